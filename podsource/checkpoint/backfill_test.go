@@ -6,145 +6,313 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"net/netip"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// TestBackfillOfWhatTheSourceSpeaksOf: a record declares that no other container is
-// live in its networks, so a Backfill needs sources that speak of all of them.
-//
-// Guard: [backfill.checkMembers].
-func TestBackfillOfWhatTheSourceSpeaksOf(t *testing.T) {
-	pods := []podsource.Pod{{ContainerIDs: []string{"a"}}}
+var errAny = errors.New("any error")
+
+// TestBackfill checks the first file, or that there is none after an error.
+func TestBackfill(t *testing.T) {
+	attachments := func(p podsource.Pod) ([]Entry, error) {
+		var out []Entry
+		for _, id := range p.ContainerIDs {
+			out = append(out, Entry{Key: key(id), IPs: p.IPs, UID: p.UID})
+		}
+		return out, nil
+	}
+	broken := errors.New("broken")
+	pod := podsource.Pod{UID: "1", ContainerIDs: []string{"a", "b"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}
+	pods := func(networks ...string) podsource.Answer {
+		return podsource.Answer{Pods: []podsource.Pod{pod}, Networks: networks}
+	}
+	supplementary := podsource.Answer{Supplementary: true, Networks: every}
+	past, recent := time.Now().Add(-5*time.Minute), time.Now().Add(-time.Minute)
+	finished := func(at time.Time) podsource.Pod {
+		return podsource.Pod{UID: "f", ContainerIDs: []string{"f"}, IPs: pod.IPs, Finished: true, FinishedAt: at}
+	}
+	again := pod
+	again.UID = "2"
+	both := []string{"a", "b"}
 	for _, row := range []struct {
-		reason  string
-		members []podsource.Answer
-		says    string // part of the error; empty: none
+		reason string
+		source podsource.Source
+		of     func(podsource.Pod) ([]Entry, error)
+		want   []string // container IDs
+		is     error    // nil: none
 	}{
-		{"a list of pods speaks of both", []podsource.Answer{{Pods: pods, Networks: every}}, ""},
-		{"a member for each network", []podsource.Answer{{Pods: pods, Networks: []string{network1}}, {Pods: pods, Networks: []string{"storage"}}}, ""},
-		{"a GC request of one network", []podsource.Answer{{Source: "cnigc", Pods: pods, Networks: []string{network1}, Authoritative: true}}, `of network "storage"`},
-		{"a cache of results alone, which may have been wiped", []podsource.Answer{{Pods: pods, Networks: every, Supplementary: true}}, `of network "podnet"`},
-		{"no network at all", []podsource.Answer{{Pods: pods}}, `of network "podnet"`},
-		{"network namespaces, without container IDs", []podsource.Answer{{Pods: pods, Supplementary: true, Networks: []string{network1, "storage"}}}, `of network "podnet"`},
-		{"... beside a list of pods", []podsource.Answer{{Pods: pods, Networks: every, Supplementary: true}, {Pods: pods, Networks: every}}, ""},
+		{"two sandboxes of a pod", podsource.Static{pod}, attachments, both, nil},
+		{"a pod in the node's network has no attachment", podsource.Static{pod, {HostNetwork: true, ContainerIDs: []string{"h"}}}, attachments, both, nil},
+		{"seen twice: the first counts", podsource.Static{pod, again}, attachments, both, nil},
+		{"a pod that has no attachment in this network", podsource.Static{pod, {IPs: pod.IPs}}, attachments, both, nil},
+		{"a supplementary member with other pods", answers(pods(podsource.EveryNetwork),
+			podsource.Answer{Supplementary: true, Pods: []podsource.Pod{{ContainerIDs: []string{"c"}}}}), attachments, []string{"a", "b", "c"}, nil},
+		{"a supplementary member without pods", answers(pods(podsource.EveryNetwork), supplementary), attachments, both, nil},
+		{"no pods, and the source is authoritative", noPods, nil, []string{}, nil},
+		{"no pods, and it is not (R9)", podsource.Static{}, attachments, nil, errAny},
+		{"no pods in one member that is not authoritative (R9)", podsource.Union(podsource.Static{pod}, podsource.Static{}), attachments, nil, errAny},
+		{"only pods that finished long ago (R9, hazard 43)", podsource.Static{finished(past)}, attachments, nil, errAny},
+		{"a member for each network", answers(pods(network1), pods("storage")), attachments, both, nil},
+		{"a GC request of one network", answers(pods(network1)), attachments, nil, errAny},
+		{"a cache of results alone, which may have been wiped", answers(supplementary), attachments, nil, errAny},
+		{"the source fails", podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+			return []podsource.Pod{pod}, broken
+		}), attachments, nil, broken},
+		{"attachmentsOf fails", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) { return nil, broken }, nil, broken},
+		{"a pod that has just finished: its sandbox may still run", podsource.Static{finished(recent)}, attachments, []string{"f"}, nil},
+		{"a pod that finished at an unknown time", podsource.Static{finished(time.Time{})}, attachments, []string{"f"}, nil},
+		{"a pod that is starting is no error", podsource.Static{pod, {UID: "2"}}, attachments, both, nil},
+		{"an invalid attachment", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) {
+			return []Entry{{Key: key("a")}, {Key: key("")}}, nil
+		}, nil, errAny},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			c := opened(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: []string{network1, "storage"}})
-			source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{Parts: row.members}, nil })
-			err := c.Backfill(t.Context(), source, func(podsource.Pod) ([]Entry, error) { return nil, nil })
-			if (err != nil) != (row.says != "") || err != nil && !strings.Contains(err.Error(), row.says) {
-				t.Errorf("got %v, want an error with %q", err, row.says)
-			}
-		})
-	}
-}
-
-// Two members list one attachment: the first one's is recorded.
-func TestBackfillOfAnAttachmentListedTwice(t *testing.T) {
-	c := opened(t, filepath.Join(t.TempDir(), "attachments"), served)
-	first, second := runtimeOf("web"), runtimeOf("web")
-	first.Pods[0].UID, second.Pods[0].UID = "first", "second"
-	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		return podsource.Answer{Parts: []podsource.Answer{first, second}}, nil
-	})
-	err := c.Backfill(t.Context(), source, func(p podsource.Pod) ([]Entry, error) {
-		e := entry("web", "10.0.0.2")
-		e.UID = p.UID
-		return []Entry{e}, nil
-	})
-	if e, _ := c.Get(key("web")); err != nil || e.UID != "first" {
-		t.Errorf("UID %q is recorded, want that of the first member; error %v", e.UID, err)
-	}
-}
-
-// TestBackfillFromAnotherRecord: gaps of the source are gaps of the record, unless
-// another source lists all containers.
-//
-// Guard: [backfill.checkMembers] collects the gaps of the source.
-func TestBackfillFromAnotherRecord(t *testing.T) {
-	at := time.Now()
-	gap := podsource.Gap{From: at.Add(-3 * time.Hour).Round(0), To: at.Add(-2 * time.Hour).Round(0)}
-	old := podsource.Answer{Names: podsource.AnyContainer, Authoritative: true, Networks: []string{network1}, Gaps: []podsource.Gap{gap}}
-	for _, row := range []struct {
-		reason  string
-		members []podsource.Answer
-		want    []podsource.Gap
-	}{
-		{"a record with a gap", []podsource.Answer{old}, []podsource.Gap{gap}},
-		{"beside a supplementary source", []podsource.Answer{old, {Networks: every, Supplementary: true}}, []podsource.Gap{gap}},
-		{"beside a runtime", []podsource.Answer{old, runtimeOf("a")}, nil},
-	} {
-		t.Run(row.reason, func(t *testing.T) {
-			c := opened(t, filepath.Join(t.TempDir(), "attachments"), noLag)
-			source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{Parts: row.members}, nil })
-			for range 2 {
-				if err := c.Backfill(t.Context(), source, func(podsource.Pod) ([]Entry, error) { return nil, nil }); err != nil {
-					break // no gap is left
+			path := filepath.Join(t.TempDir(), "attachments")
+			c := opened(t, path, Options{Networks: []string{network1, "storage"}})
+			err := c.Backfill(t.Context(), row.source, row.of)
+			if row.is != nil {
+				if err == nil || row.is != errAny && !errors.Is(err, row.is) {
+					t.Errorf("error %v, want %v", err, row.is)
 				}
+				if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("a file was written: %v", err)
+				}
+				if _, err := c.Pods(t.Context()); !errors.Is(err, podsource.ErrNotHere) {
+					t.Errorf("Pods afterwards: %v, want %v", err, podsource.ErrNotHere)
+				}
+				return
 			}
-			if diff := cmp.Diff(row.want, c.state.Load().gaps); diff != "" {
-				t.Errorf("gaps (-want +got):\n%s", diff)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := ids(t, c); !slices.Equal(row.want, append([]string{}, got...)) {
+				t.Errorf("recorded are %v, want %v", got, row.want)
+			}
+			if e, ok := c.Get(key("a")); ok && e.UID != "1" {
+				t.Errorf("it is of pod %s", e.UID)
 			}
 		})
 	}
 }
 
-// A runtime lists only containers made through the CRI. The record does not speak of an
-// address that a container of nerdctl got before the record began, however often the
-// runtime is asked.
+// Evicted pods, and finished pods that still list an address, are not recorded, and leave no gap; a starting pod leaves one
+// only since its start.
 //
-// Guard: [narrowed] keeps a gap for all containers but [podsource.SandboxContainers].
-func TestHazard49BackfillFromRuntime(t *testing.T) {
+// Guard: [finishedLongAgo] leaves out pods that have no attachment any more, and
+// [backfill.add] returns no error for a pod without addresses and containers.
+func TestHazard61FinishedPods(t *testing.T) {
 	n := newNode(t, t.TempDir())
-	n.allow = nil
-	sandbox, leaked, nerdctl := strings.Repeat("5a", 32), strings.Repeat("1e", 32), "default-"+strings.Repeat("ed", 32)
-	n.reserve("10.0.0.2", sandbox)
-	n.reserve("10.0.0.3", leaked)
-	n.reserve("10.0.0.4", nerdctl)
-	cri := runtimeOf(sandbox)
-	cri.Names = podsource.SandboxContainers
-	kubelet := podsource.Answer{Pods: []podsource.Pod{{UID: "1", HostNetwork: true}}, Networks: every}
-	for _, members := range [][]podsource.Answer{{cri}, {kubelet, cri}, {cri, {Pods: cri.Pods, Networks: every}}} {
-		source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{Parts: members}, nil })
-		path := filepath.Join(t.TempDir(), "attachments")
-		c := opened(t, path, noLag)
-		fill := func() error {
-			return c.Backfill(t.Context(), source, func(p podsource.Pod) (of []Entry, err error) {
-				for _, id := range p.ContainerIDs {
-					of = append(of, entry(id, "10.0.0.2"))
+	n.reserve("10.0.0.2", "live")
+	n.reserve("10.0.0.3", "leaked")
+	reserved := map[netip.Addr]string{netip.MustParseAddr("10.0.0.2"): "live", netip.MustParseAddr("10.0.0.3"): "new-owner"}
+	c := opened(t, filepath.Join(t.TempDir(), "attachments"), served)
+	list := runtimeOf()
+	list.Pods = []podsource.Pod{
+		{UID: "evicted-long-ago", Finished: true, FinishedAt: time.Now().Add(-24 * time.Hour)},
+		{UID: "live", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}},
+		{UID: "evicted", Finished: true},
+		{UID: "evicted-a-minute-ago", Finished: true, FinishedAt: time.Now().Add(-time.Minute)},
+		{UID: "job", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3")}, Finished: true, FinishedAt: time.Now().Add(-time.Hour)},
+		{UID: "starting", StartedAt: time.Now().Add(-time.Minute)},
+	}
+	given := slices.Clone(list.Pods)
+	if err := c.Backfill(t.Context(), answers(list), func(p podsource.Pod) (of []Entry, err error) {
+		for _, ip := range p.IPs {
+			of = append(of, Entry{Key: key(reserved[ip]), UID: p.UID})
+		}
+		return of, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(given, list.Pods, equal); diff != "" {
+		t.Errorf("the source's pods were changed (-want +got):\n%s", diff)
+	}
+	if got := c.Entries(); len(got) != 1 || got[0].UID != "live" {
+		t.Errorf("recorded: %+v, want one attachment", got)
+	}
+	if err := n.pass(c, gc.Options{}); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"10.0.0.2"}, n.left()); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
+	}
+}
+
+// TestBackfillLeavesOpen: the time in which the source may not list containers yet
+// stays a gap, however often it is asked.
+func TestBackfillLeavesOpen(t *testing.T) {
+	const lag = time.Minute
+	at := time.Now()
+	ago := func(d time.Duration) time.Time { return at.Add(-d).Round(0) }
+	far, asked := at.Add(24*time.Hour), ago(-24*time.Hour) // stands for the lag before the source is asked
+	list := func(pods ...podsource.Pod) podsource.Answer { return podsource.Answer{Pods: pods} }
+	dated := func(asOf time.Time, gaps ...podsource.Gap) podsource.Answer {
+		return podsource.Answer{Pods: []podsource.Pod{{ContainerIDs: []string{"a"}}}, AsOf: asOf, Gaps: gaps}
+	}
+	ip := entry("x", "10.9.9.9").IPs
+	for _, row := range []struct {
+		reason string
+		answer podsource.Answer
+		from   time.Time // the beginning of the gap
+	}{
+		{"all are listed: the lag", list(podsource.Pod{ContainerIDs: []string{"a"}}), asked},
+		{"a pod that is starting: since its start (R4)", list(podsource.Pod{StartedAt: ago(time.Hour)}), ago(time.Hour)},
+		{"... the earliest of them", list(podsource.Pod{UID: "1", StartedAt: ago(time.Hour)}, podsource.Pod{UID: "2", StartedAt: ago(2 * time.Hour)},
+			podsource.Pod{UID: "3", StartedAt: ago(0)}), ago(2 * time.Hour)},
+		{"... since an unknown time", list(podsource.Pod{UID: "1"}), time.Time{}},
+		{"... since a time in the future (hazard 36)", list(podsource.Pod{UID: "1", StartedAt: far}), time.Time{}},
+		{"more addresses than are known", list(podsource.Pod{IPs: ip, MoreIPs: true, StartedAt: ago(time.Hour)}), ago(time.Hour)},
+		{"... of a known container", list(podsource.Pod{ContainerIDs: []string{"unknown"}, MoreIPs: true, StartedAt: ago(time.Hour)}), asked},
+		{"... with attachments", list(podsource.Pod{UID: "attached", MoreIPs: true, StartedAt: ago(time.Hour)}), asked},
+		{"its addresses are known", list(podsource.Pod{IPs: ip, StartedAt: ago(time.Hour)}), asked},
+		{"a pod that has finished", list(podsource.Pod{UID: "1", Finished: true}), asked},
+		{"a pod in the node's network", list(podsource.Pod{UID: "1", HostNetwork: true}), asked},
+		{"a list of an hour ago", dated(ago(time.Hour)), ago(time.Hour + lag)},
+		{"a list of a time in the future", dated(far), time.Time{}},
+		{"... soon", dated(at.Add(lag / 2)), time.Time{}},
+		{"a record with a gap", dated(time.Time{}, podsource.Gap{From: ago(2 * time.Hour), To: ago(time.Hour)}, podsource.Gap{From: ago(time.Hour)}), ago(2 * time.Hour)},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			c := opened(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: []string{network1}, Lag: lag})
+			row.answer.Networks, row.answer.Names = every, podsource.AnyContainer
+			of := func(p podsource.Pod) (of []Entry, err error) {
+				if slices.Contains(p.ContainerIDs, "a") || p.UID == "attached" {
+					of = append(of, Entry{Key: key("a")})
 				}
 				return of, nil
+			}
+			var called time.Time
+			slow := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+				called = time.Now()
+				for !time.Now().Round(0).After(called.Round(0)) { // what is reserved now is not listed
+					continue
+				}
+				return row.answer, nil
 			})
-		}
-		if err := errors.Join(fill(), fill()); err != nil {
-			t.Fatal(err)
-		}
-		if err := fill(); !errors.Is(err, fs.ErrExist) {
-			t.Errorf("a gap is left: %v", err)
-		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
-		for _, source := range []podsource.Source{opened(t, path, noLag), reader(t, path, served)} {
-			if err := n.hook(podsource.Union(source, podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return cri, nil }))); err != nil {
-				t.Fatal(err)
+			for range 2 {
+				before := time.Now()
+				if err := c.Backfill(t.Context(), slow, of); err != nil {
+					t.Fatal(err)
+				}
+				g := c.state.Load().gap
+				if g.Others != g.From || g.To.Before(at.Add(lag)) || g.To.After(time.Now().Add(lag)) {
+					t.Fatalf("gap %v, want one that ends the lag after the first call", g)
+				}
+				right := g.From.Equal(row.from)
+				if row.from.Equal(asked) {
+					right = !g.From.Before(before.Add(-lag)) && !g.From.After(called.Add(-lag))
+				}
+				if !right {
+					t.Errorf("the gap begins at %v, want %v", g.From, row.from)
+				}
 			}
-			if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.4"}, n.left()); diff != "" {
-				t.Errorf("left (-want +got):\n%s", diff)
-			}
-			if err := n.hook(source); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.4"}, n.left()); diff != "" {
-				t.Errorf("left by the record alone (-want +got):\n%s", diff)
-			}
+		})
+	}
+}
+
+// TestBackfillOfKinds: any container is listed only if some member that counts names any in each network.
+func TestBackfillOfKinds(t *testing.T) {
+	in := func(network string, kind podsource.Kind) podsource.Answer {
+		return podsource.Answer{Networks: []string{"elsewhere", network}, Names: kind, Authoritative: true}
+	}
+	any, sandboxes := podsource.AnyContainer, podsource.SandboxContainers
+	for _, row := range []struct {
+		reason  string
+		members []podsource.Answer
+		want    podsource.Kind
+	}{
+		{"sandboxes in both", []podsource.Answer{in("n", sandboxes), in("m", sandboxes)}, sandboxes},
+		{"pods in both", []podsource.Answer{in("n", 0), in("m", 0)}, sandboxes},
+		{"any in the first", []podsource.Answer{in("n", any), in("m", sandboxes)}, sandboxes},
+		{"any in the second", []podsource.Answer{in("n", 0), in("m", any)}, sandboxes},
+		{"any in both", []podsource.Answer{in("n", any), in("m", any)}, any},
+		{"any beside others", []podsource.Answer{in("n", any), in("n", sandboxes), in("m", 0), in("m", any)}, any},
+		{"any in a supplementary one", []podsource.Answer{in("n", any), in("m", 0), {Networks: every, Names: any, Supplementary: true}}, sandboxes},
+	} {
+		f := backfill{attachmentsOf: noAttachments, asked: time.Now()}
+		if err := f.ask(t.Context(), answers(row.members...), []string{"n", "m"}); err != nil || f.kind != row.want {
+			t.Errorf("%s: got %v, %v, want %v", row.reason, f.kind, err, row.want)
 		}
+	}
+}
+
+// TestBackfillWhileServing: changes by the agent during a Backfill take precedence. A failed change and a removal before it
+// have no effect on it.
+func TestBackfillWhileServing(t *testing.T) {
+	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"))
+	removed := key("removed")
+	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		return runtimeOf("a", "removed", "new", "missed"), errors.Join(c.Add(entry("new", "10.0.0.3")), c.Remove(removed))
+	})
+	ips := by(map[string]string{"a": "10.0.0.99", "removed": "10.0.0.99", "new": "10.0.0.99", "missed": "10.0.0.99"})
+	if err := c.Backfill(t.Context(), source, ips); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.3", "10.0.0.99"}, recorded(c)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, ok := c.Get(removed); ok || c.removed != nil {
+		t.Errorf("a removed entry was recorded again: %t; removed keys that are left: %v", ok, c.removed)
+	}
+	if err := c.Backfill(t.Context(), answers(runtimeOf("removed")), ips); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := c.Get(removed); !ok {
+		t.Error("a removal before the Backfill has an effect on it")
+	}
+}
+
+// TestBackfillEnds: without a gap Backfill does not ask the source.
+func TestBackfillEnds(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := begun(t, path, noLag, entry("a", "10.0.0.2"))
+	if err := c.Backfill(t.Context(), noPods, nil); err != nil {
+		t.Fatal(err)
+	}
+	before := string(read(t, path))
+	if err := c.Backfill(t.Context(), nil, nil); !errors.Is(err, fs.ErrExist) || string(read(t, path)) != before {
+		t.Errorf("got %v, want %v, and no change", err, fs.ErrExist)
+	}
+	if got, err := c.Pods(t.Context()); err != nil || got.Gaps != nil || got.Note != "" {
+		t.Errorf("got %+v, %v, want no gaps", got, err)
+	}
+}
+
+// TestAddBeforeBackfill: a record that began with one attachment would declare that
+// there is no other, and the node's older pods would lose their addresses. So it is, too, after a Backfill that failed.
+func TestAddBeforeBackfill(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	c := opened(t, path, served)
+	for _, dirty := range []bool{false, true} {
+		c.dirty = dirty
+		if err := c.Add(entry("a", "10.0.0.2")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v, want %v", err, fs.ErrNotExist)
+		}
+		if err := c.Remove(key("a")); err != nil {
+			t.Errorf("Remove without an entry: %v", err)
+		}
+		if gone, err := c.Prune(t.Context()); gone != nil || err != nil {
+			t.Errorf("Prune without entries: %v, %v", gone, err)
+		}
+		if got, err := c.Pods(t.Context()); !cmp.Equal(got, errorAnswer, equal) || !errors.Is(err, podsource.ErrNotHere) ||
+			!strings.Contains(err.Error(), "never written") {
+			t.Errorf("Pods: %v, %v, want %v", got, err, podsource.ErrNotHere)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file was written: %v", err)
 	}
 }

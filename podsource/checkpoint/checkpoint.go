@@ -7,16 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // ErrLocked is returned, wrapped, by [Open] if the record is already open for writing,
-// in this process or in another one.
+// in this process or in another one. It is returned by all changes after the lock file
+// was removed: then another process may have opened the record.
 var ErrLocked = errors.New("record of attachments is open for writing elsewhere")
 
 // A Checkpoint is a record that is open for writing. It is a [podsource.Source].
@@ -25,45 +29,44 @@ var ErrLocked = errors.New("record of attachments is open for writing elsewhere"
 // While it is open, only the record in memory counts: each change writes the whole
 // file again, also if another process has changed it.
 type Checkpoint struct {
-	path, bootID string
-	lag          time.Duration
-	networks     []string
-	state        atomic.Pointer[state] // nil when closed; the state itself is immutable
-	backfilling  sync.Mutex            // held during a Backfill
+	place
+	lock  *os.File
+	state atomic.Pointer[state] // nil when closed; the state itself is immutable
 
-	mu      sync.Mutex // held during a change; guards the fields below, and stores of state
-	unlock  func()
+	mu      sync.Mutex   // held during a change; guards the fields below
 	dirty   bool         // the file may have a state whose commit returned an error
 	removed map[Key]bool // the keys removed during a Backfill; nil without one
 }
 
 // state is the content of the file.
 type state struct {
-	items   []*item         // sorted by key; each item is immutable
-	gaps    []podsource.Gap // immutable; see gapsAt
-	at      reading         // the clocks when gaps were computed
-	steps   clockSteps
-	written bool // false: there is no file
+	entries map[Key]Entry
+	gap     gap
+	wall    time.Time // the clock when gap was computed, without monotonic clock
+	mono    time.Time // the same; only its monotonic clock counts
+	stepped time.Time // when a step of the clock was last seen
+	written bool      // false: there is no file
 }
 
-// with returns s with other items.
-func (s *state) with(items []*item) *state {
+// at returns s as of now. If the clock was set, a gap that had not ended has timestamps of the old
+// and of the new clock.
+func (s *state) at(now time.Time) *state {
 	next := *s
-	next.items, next.written = items, true
+	next.wall, next.mono = now.Round(0), now
+	if step := stepOf(next.wall.Sub(s.wall) - now.Sub(s.mono)); step != 0 {
+		next.stepped = now
+		if s.gap.has(s.wall) {
+			if next.gap.To = s.gap.To.Add(step); step < 0 {
+				next.gap = gap{To: s.gap.To} // timestamps don't show when it began
+			}
+		}
+	}
 	return &next
 }
 
-// find searches sorted items for a key.
-func find(items []*item, k Key) (int, bool) {
-	return slices.BinarySearchFunc(items, k, func(i *item, k Key) int { return i.compare(k) })
-}
-
-func (s *state) entries() []Entry {
-	out := make([]Entry, len(s.items))
-	for i := range out {
-		out[i] = s.items[i].copy()
-	}
-	return out
+// sorted returns the entries, sorted by key.
+func (s *state) sorted() []Entry {
+	return slices.SortedFunc(maps.Values(s.entries), func(a, b Entry) int { return a.compare(b.Key) })
 }
 
 // Open opens the record at path for writing. Only one writer can have it open; for a
@@ -75,50 +78,35 @@ func (s *state) entries() []Entry {
 // not know attachments made since the file was last written: see
 // [Checkpoint.Backfill].
 func Open(path string, opts Options) (c *Checkpoint, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("opening the record of attachments %q: %w", path, err)
-		}
-	}()
-	file, opts, err := opts.validate(path)
+	p, err := opts.validate(path)
+	if err == nil {
+		p.path, err = resolve(p.path)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if file, err = resolve(file); err != nil {
-		return nil, err
-	}
-	unlock, err := lock(file + ".lock")
+	dir, err := locked(filepath.Dir(p.path), os.O_RDONLY, true) // no writer commits meanwhile
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			unlock()
-		}
-	}()
-	if err := removeIfExists(file + ".tmp"); err != nil {
-		return nil, fmt.Errorf("removing the temporary file of a crash: %w", err)
-	}
-	opened := readClocks()
-	s := &state{gaps: []podsource.Gap{{}}, at: readingOf(opened.wall)}
-	switch r, sameBoot, err := load(file, opts.BootID); {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
+	defer func() { _ = dir.Close() }() // nothing was written through it
+	now, sinceBoot := time.Now(), boottime.Since()
+	s := &state{entries: make(map[Key]Entry), wall: now.Round(0), mono: now}
+	r, sameBoot, err := load(p.path, p.bootID)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
-	default:
-		s.written, s.gaps = true, r.gapsSince(sameBoot, opened, opened.wall.Round(0).Add(opts.Lag))
-		s.steps = clockSteps{r.stepSince(sameBoot, opened).Abs(), opened.wall}
-		s.items = make([]*item, len(r.Entries))
-		for i, e := range r.Entries {
-			if s.items[i], err = newItem(e); err != nil {
-				return nil, fmt.Errorf("%s: %w", e.Key, err)
-			}
+	}
+	if s.written = err == nil; s.written {
+		s.gap, s.stepped = r.gapUntil(s.wall.Add(p.lag), sameBoot, now, sinceBoot)
+		for _, e := range r.Entries {
+			s.entries[e.Key] = e
 		}
 	}
-	c = &Checkpoint{
-		path: file, bootID: opts.BootID, lag: opts.Lag, networks: slices.Clone(opts.Networks), unlock: unlock,
-	}
+	c = &Checkpoint{place: p}
 	c.state.Store(s)
+	if c.lock, err = locked(p.path+".lock", os.O_RDWR|os.O_CREATE, false); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 
@@ -127,55 +115,49 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 // the ADD must fail. If there is no file, the error is [fs.ErrNotExist]: see
 // [Checkpoint.Backfill].
 func (c *Checkpoint) Add(e Entry) error {
-	added, err := normalize(e)
-	if err != nil {
-		return fmt.Errorf("recording %s: %w", e.Key, err)
-	}
-	return c.change("recording "+e.Key.String(), func(s *state) (*state, error) {
+	return c.change("recording "+e.Key.String(), func(s *state) (bool, error) {
 		if !s.written {
-			return nil, fmt.Errorf("%w: call Backfill before the first Add, otherwise older attachments would be missing", fs.ErrNotExist)
+			return false, fmt.Errorf("%w: call Backfill before the first Add, otherwise older attachments would be missing", fs.ErrNotExist)
 		}
-		next := slices.Clone(s.items)
-		i, found := find(next, e.Key)
-		if found {
-			next[i] = added
-		} else {
-			next = slices.Insert(next, i, added)
-		}
-		return s.with(next), nil
+		err := e.normalize()
+		s.entries[e.Key] = e
+		return true, err
 	})
 }
 
 // Remove removes the entry of an attachment. A missing entry is no error, so that a
 // DEL can be repeated. After an error the entry is still recorded.
 func (c *Checkpoint) Remove(k Key) error {
-	return c.change("removing "+k.String(), func(s *state) (*state, error) {
+	return c.change("removing "+k.String(), func(s *state) (bool, error) {
 		if c.removed != nil {
 			c.removed[k] = true
 		}
-		i, found := find(s.items, k)
-		if !found {
-			return nil, nil
-		}
-		return s.with(slices.Delete(slices.Clone(s.items), i, i+1)), nil
+		_, found := s.entries[k]
+		delete(s.entries, k)
+		return found, nil
 	})
 }
 
+// watch makes Remove note keys, or ends that.
+func (c *Checkpoint) watch(removed map[Key]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.removed = removed
+}
+
 // Prune removes the entries that Pods leaves out, those whose network namespaces have
-// certainly ended, and returns them. If the namespaces can't be checked, it returns the
-// error of Pods and removes nothing. A record that was never written has no entries,
+// certainly ended, and returns them. A record that was never written has no entries,
 // which is no error.
 func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
-	const doing = "removing attachments whose network namespaces have ended"
-	if _, gone, err = divide(ctx, c.Entries()); err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, err)
-	}
-	err = c.change(doing, func(s *state) (*state, error) {
-		var next *state
-		if next, gone = s.without(gone); len(gone) == 0 {
-			return nil, nil
+	_, ended, _ := divide(ctx, c.Entries()) // an unknown one has not ended
+	err = c.change("removing attachments whose network namespaces have ended", func(s *state) (bool, error) {
+		for _, e := range ended {
+			if now, found := s.entries[e.Key]; found && now.NetNS == e.NetNS { // else it was recorded again meanwhile
+				delete(s.entries, e.Key)
+				gone = append(gone, e)
+			}
 		}
-		return next, nil
+		return len(gone) > 0, context.Cause(ctx)
 	})
 	if err != nil {
 		return nil, err
@@ -183,35 +165,21 @@ func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 	return gone, nil
 }
 
-// without returns s without these entries, and those that it removed. An entry that
-// was recorded again meanwhile, with another namespace, is not removed.
-func (s *state) without(entries []Entry) (next *state, those []Entry) {
-	next = s.with(slices.Clone(s.items))
-	for _, e := range entries {
-		if i, found := find(next.items, e.Key); found && next.items[i].NetNS == e.NetNS {
-			next.items, those = slices.Delete(next.items, i, i+1), append(those, e)
-		}
-	}
-	return next, those
-}
-
 // Get returns the entry of an attachment, for a DEL or CHECK, and whether there is
-// one.
-func (c *Checkpoint) Get(k Key) (Entry, bool) {
+// one. Its addresses must not be changed.
+func (c *Checkpoint) Get(k Key) (e Entry, found bool) {
 	if s := c.state.Load(); s != nil {
-		if i, found := find(s.items, k); found {
-			return s.items[i].copy(), true
-		}
+		e, found = s.entries[k]
 	}
-	return Entry{}, false
+	return e, found
 }
 
 // Entries returns all entries, sorted by key, including those that
 // [Checkpoint.Prune] would remove. It returns none if there is no file, or after
-// Close.
+// Close. The addresses must not be changed.
 func (c *Checkpoint) Entries() []Entry {
 	if s := c.state.Load(); s != nil {
-		return s.entries()
+		return s.sorted()
 	}
 	return nil
 }
@@ -226,46 +194,43 @@ func (c *Checkpoint) Close() error {
 	if s == nil {
 		return nil
 	}
-	defer c.unlock()
+	defer func() { _ = c.lock.Close() }() // nothing was written through it
 	if !s.written {
 		return nil
 	}
-	return c.commit("closing the record", s)
+	return c.commit("closing the record", s.at(time.Now()))
 }
 
-// change commits the state that update returns; nil is no change.
-func (c *Checkpoint) change(doing string, update func(*state) (*state, error)) error {
+// change commits a state that update has changed.
+func (c *Checkpoint) change(doing string, update func(*state) (changed bool, err error)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.state.Load()
 	if s == nil {
 		return fmt.Errorf("%s: %w", doing, fs.ErrClosed)
 	}
-	next, err := update(s)
+	next := s.at(time.Now())
+	next.entries = maps.Clone(s.entries)
+	changed, err := update(next)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	if next == nil {
-		if !c.dirty || !s.written {
-			return nil
+	if changed || c.dirty && s.written {
+		if err := c.commit(doing, next); err != nil {
+			return err
 		}
-		next = s // the file may have another state
+		c.state.Store(next)
 	}
-	if err := c.commit(doing, next); err != nil {
-		return err
-	}
-	c.state.Store(next)
 	return nil
 }
 
 // commit writes a state. After an error the file may have it or not.
 func (c *Checkpoint) commit(doing string, s *state) error {
-	at := readClocks()
-	content, err := encode(record{BootID: c.bootID, Written: at.wall.Round(0).UTC(), SinceBoot: at.boot, Gaps: s.gapsAt(at.wall)}, s.items)
-	if err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
+	content, err := encode(record{c.bootID, time.Now().Round(0).UTC(), boottime.Since(), s.gap, append([]Entry{}, s.sorted()...)})
+	renamed := false
+	if err == nil {
+		renamed, err = replace(c.path, c.lock, content)
 	}
-	renamed, err := replace(c.path, content)
 	if err != nil {
 		c.dirty = c.dirty || renamed
 		return fmt.Errorf("%s in %s: %w", doing, c.path, err)

@@ -36,38 +36,36 @@
 // Options.Networks.
 //
 // A record of an earlier boot of the node is empty. An entry is left out if its container has
-// certainly ended: its network namespace was mounted at its path when it was recorded, and now
-// that path, in the same directory, does not exist or has another namespace. So an attachment
-// without a DEL becomes a leak like any other, and [Checkpoint.Prune] removes its entry. An entry
-// that can't be checked counts as live: an entry without a path, with a path in /proc (the
-// process may have ended before its namespace), with a path that can't be reached or is in
-// another directory now, and any entry on systems other than Linux.
+// certainly ended: its network namespace is not at its path, no process of the node is in it, and
+// none sees it mounted anywhere. So an attachment without a DEL becomes a leak like any other, and
+// [Checkpoint.Prune] removes its entry. An entry
+// whose namespace is not known counts as live, and so do all if the node's processes can't be
+// read: the agent needs hostPID and CAP_SYS_PTRACE, and in a node that is itself a container, as in
+// kind, some container must run. The answer's Note says why. The processes are read only if a
+// recorded namespace is not at its path.
 //
 // # What it cannot see
 //
 //   - Attachments made while the record was not kept, as by a version of the agent without one
-//     (hazard 51), or by the agent's predecessor before the first start (hazard 52). The record
+//     (hazard 51), also by an ADD that this version ends within Options.Lag after the next start
+//     (hazard 93), or by the agent's predecessor before the first start (hazard 52). The record
 //     does not speak of reservations of that time. They are kept until a runtime in the same
 //     Union would have listed their containers, [Checkpoint.Backfill] has asked a runtime, or
 //     the node boots. The record can't notice a rollback, so this is all time since its last
-//     change, or since it was closed.
+//     change, or since it was closed. It is one time, the gap: of an earlier one that was not
+//     closed it is the rest, too.
 //   - Containers that the source of a Backfill does not list, such as containers of nerdctl
 //     beside a runtime. For reservations of the time before the Backfill the record speaks only
 //     of the source's kind of containers (hazard 49).
 //   - The leak of an ADD of that time that was killed with its agent: it looks like an
 //     attachment (hazard 24). An agent that records its next step, such as examples/cniserver,
 //     undoes the ADD by itself.
-//   - Namespaces whose mounts the agent does not see. If it sees neither any recorded namespace
-//     nor their directory, Pods returns [podsource.ErrIncomplete], and nothing is released
-//     (hazard 50): the hostPath is missing, or its mounts are not propagated. If the directory
-//     of an attachment was removed after its container ended, a DEL or Remove removes the entry.
-//   - Before Linux 6.18, the end of a namespace if another one with the same inode number is
-//     mounted at its path. The entry counts as live while that namespace exists.
+//   - A namespace that only an open descriptor or a socket keeps: it counts as ended.
+//   - Before Linux 6.18, the end of a namespace whose inode number another one has now. The entry
+//     counts as live while that one exists.
 //   - An address of a finished or evicted pod that is still configured during a Backfill: a pod
 //     that has been finished for five minutes has no attachment (hazard 61).
 //   - Attachments in its networks made by another CNI server, or by a person with a CNI plugin.
-//   - The end of a container without a DEL, if its namespace can't be checked. Its entry counts
-//     as live until the node boots.
 //   - A clock that was set between two readings and set back before the record is opened.
 //
 // # The file
@@ -81,7 +79,8 @@
 //
 // Keep the file where it survives a restart of the agent, but not in host-local's data
 // directory: the plugin reads every file there. Beside the file there is a lock, with ".lock"
-// added to its name, which is never removed, and during a commit a file with ".tmp" added. On a
+// added to its name, and during a commit a file with ".tmp" added. If the lock is removed while the
+// record is open, each change returns [ErrLocked] until the record is opened again (hazard 96). On a
 // full disk Add and Remove return errors, and the old state remains.
 //
 // [gc.NoADDInFlight]: https://pkg.go.dev/github.com/hostlocal-gc/hostlocal-gc/gc#NoADDInFlight

@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -53,6 +51,9 @@ type Entry struct {
 // other names.
 var name = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
+// ifName matches the names that the kernel allows, except "." and "..", of any length.
+var ifName = regexp.MustCompile(`^[^/:\s\pZ\x{FFFD}]+$`)
+
 // check returns an error for an invalid attachment, and for one that the file can't
 // represent.
 func (e *Entry) check() error {
@@ -61,30 +62,51 @@ func (e *Entry) check() error {
 		return fmt.Errorf("%q is not the name of a network", e.Network)
 	case !name.MatchString(e.ContainerID):
 		return fmt.Errorf("%q is not a container ID that CNI allows", e.ContainerID)
-	case e.IfName == "" || len(e.IfName) > 15 || e.IfName == "." || e.IfName == ".." ||
-		strings.ContainsFunc(e.IfName, func(r rune) bool { return r == '/' || r == ':' || unicode.IsSpace(r) }):
+	case len(e.IfName) > 15 || e.IfName == "." || e.IfName == ".." || !ifName.MatchString(e.IfName):
 		return fmt.Errorf("%q is not the name of an interface", e.IfName)
 	case slices.ContainsFunc(e.IPs, func(ip netip.Addr) bool { return !ip.IsValid() }):
 		return errors.New("one of its addresses is invalid")
 	}
-	for _, s := range []string{e.IfName, e.Pod.Namespace, e.Pod.Name, string(e.UID), e.NetNS.Path} {
-		if !utf8.ValidString(s) {
-			return fmt.Errorf("%q is not valid UTF-8, and can't be recorded", s)
-		}
-	}
 	return nil
 }
 
-// normalize checks an entry, sets its defaults, and encodes it.
-func normalize(e Entry) (*item, error) {
+// normalize checks an entry, sets its defaults, and copies what it shares with the caller.
+func (e *Entry) normalize() error {
 	if err := e.check(); err != nil {
-		return nil, err
+		return err
 	}
 	e.IPs = append([]netip.Addr{}, e.IPs...)
-	e.NetNS = e.NetNS.identified()
+	if now := readNetNS(e.NetNS.Path); e.NetNS.Inode == 0 && now.Inode != 0 && filepath.IsAbs(e.NetNS.Path) {
+		e.NetNS = now
+	}
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
 	e.Time = e.Time.Round(0).UTC() // as it is read from the file
-	return newItem(e)
+	return nil
+}
+
+// A NetNS is a network namespace, and a path at which it was.
+type NetNS struct {
+	Path string `json:"path"`
+	// Inode identifies the namespace while it exists. It is zero if it could not be read;
+	// then the entry counts as live until it is removed.
+	Inode uint64 `json:"inode,omitempty"`
+	// ID is the namespace's ID, which the kernel does not reuse before the node boots
+	// (ioctl NS_GET_ID, since Linux 6.18). It does reuse inode numbers. Zero is
+	// unknown.
+	ID uint64 `json:"id,omitempty"`
+}
+
+// Present reports whether the recorded namespace is still at its path. Before
+// Linux 6.18 it is also true for another namespace with the same inode number. It is
+// false if Inode is zero.
+func (n NetNS) Present() bool { return n.Inode != 0 && n.is(readNetNS(n.Path)) }
+
+// shown returns the namespace as the kernel shows it in /proc.
+func (n NetNS) shown() string { return fmt.Sprintf("net:[%d]", n.Inode) }
+
+// is reports whether n and now may be the same namespace.
+func (n NetNS) is(now NetNS) bool {
+	return n.Inode == now.Inode && (n.ID == now.ID || n.ID == 0 || now.ID == 0)
 }

@@ -263,13 +263,11 @@ func ExampleNetNS() {
 
 	entry, _ := record.Get(key)
 	ns := entry.NetNS
-	fmt.Println("namespace:", ns.Dev, ns.Inode, ns.ID)
-	fmt.Println("its directory:", ns.Dir.Dev, ns.Dir.Inode, ns.Dir.FS)
+	fmt.Println("namespace:", ns.Inode, ns.ID)
 	show(record.Pods(context.Background()))
 	// Output:
 	// <nil>
-	// namespace: 0 0 0
-	// its directory: 0 0 0
+	// namespace: 0 0
 	// live: [ee3b0f0c] []
 }
 
@@ -300,5 +298,5 @@ func ExampleOpen() {
 	}
 	// Unordered output:
 	// damaged is damaged
-	// new has another format than hostlocal-gc/attachments/3
+	// new has another format than hostlocal-gc/attachments/4
 }

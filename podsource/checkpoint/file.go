@@ -11,15 +11,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
-
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // Format is the format of the files that this package reads and writes.
-const Format = "hostlocal-gc/attachments/3"
+const Format = "hostlocal-gc/attachments/4"
 
 var (
 	// ErrVersion is returned, wrapped, if a file has another format than [Format].
@@ -28,16 +24,11 @@ var (
 	ErrCorrupt = errors.New("record of attachments is damaged")
 )
 
-// maxSize limits the size of a file: about a thousand times that of a large node.
-const maxSize = 256 << 20
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
 // A document is the file. The checksum covers the bytes of the record: with a wrong
 // boot ID or container ID, addresses of live containers would be released.
 type document struct {
 	Format string          `json:"format"`
-	Sum    string          `json:"crc32c"`
+	Sum    uint32          `json:"crc32"`
 	Record json.RawMessage `json:"record"`
 }
 
@@ -48,186 +39,139 @@ type record struct {
 	// boot, zero if unknown.
 	Written   time.Time     `json:"written"`
 	SinceBoot time.Duration `json:"sinceBoot"`
-	// Gaps are the times in which the record was not kept; see gapsSince.
-	Gaps    []podsource.Gap `json:"gaps,omitempty"`
-	Entries []Entry         `json:"attachments"`
+	Gap       gap           `json:"gap"`
+	Entries   []Entry       `json:"attachments"`
 }
 
-// An item is an entry and its encoding. Each change writes all items, and encodes only
-// the new one.
-type item struct {
-	Entry
-	line []byte
-}
-
-func newItem(e Entry) (*item, error) {
-	line, err := json.Marshal(&e)
-	return &item{e, line}, err
-}
-
-// copy returns an entry that the caller may change.
-func (i *item) copy() Entry {
-	e := i.Entry
-	e.IPs = slices.Clone(e.IPs)
-	return e
-}
-
-// encode encodes a record with items as its Entries, one per line for people and line
-// tools.
-func encode(r record, items []*item) ([]byte, error) {
-	r.Entries = []Entry{}
-	frame, err := json.Marshal(r)
+// encode encodes a whole file.
+func encode(r record) ([]byte, error) {
+	content, err := json.Marshal(r)
 	if err != nil {
 		return nil, err
 	}
-	frame, end := frame[:len(frame)-len("]}")], "\n]}"
-	const room = 128 // for everything except the lines
-	size := room + len(frame)
-	for _, i := range items {
-		size += len(",\n") + len(i.line)
-	}
-	head := fmt.Sprintf(`{"format":%q,"crc32c":"00000000","record":`, Format)
-	out := append(make([]byte, 0, size), head...)
-	out = append(out, frame...)
-	for n, i := range items {
-		if n > 0 {
-			out = append(out, ',')
-		}
-		out = append(append(out, '\n'), i.line...)
-	}
-	out = append(out, end...)
-	sum := fmt.Sprintf("%08x", crc32.Checksum(out[len(head):], castagnoli))
-	copy(out[strings.Index(head, "00000000"):], sum)
-	return append(out, "}\n"...), nil
+	return json.Marshal(document{Format, crc32.ChecksumIEEE(content), content})
 }
 
 // decode decodes a whole file, or returns an error that wraps ErrVersion or
 // ErrCorrupt.
 func decode(content []byte) (*record, error) {
-	corrupt := func(err error) (*record, error) { return nil, fmt.Errorf("%w: %w", ErrCorrupt, err) }
-	var header struct{ Format string }
-	if err := json.Unmarshal(content, &header); err != nil {
-		return corrupt(err)
-	}
-	switch header.Format {
-	case Format:
-	case "":
-		return corrupt(errors.New("it does not name its format"))
-	default:
-		return nil, fmt.Errorf("%w: %q; this program reads %q", ErrVersion, header.Format, Format)
-	}
 	var doc document
-	if err := decodeStrict(content, &doc); err != nil {
-		return corrupt(err)
+	err := json.Unmarshal(content, &doc)
+	if err == nil && doc.Format != Format && doc.Format != "" {
+		return nil, fmt.Errorf("%w: %q; this program reads %q", ErrVersion, doc.Format, Format)
 	}
-	if sum := fmt.Sprintf("%08x", crc32.Checksum(doc.Record, castagnoli)); sum != doc.Sum {
-		return corrupt(fmt.Errorf("its checksum is %s, and should be %q", sum, doc.Sum))
+	if err == nil && (doc.Format == "" || crc32.ChecksumIEEE(doc.Record) != doc.Sum) {
+		err = errors.New("it has no format, or a wrong checksum")
 	}
-	var r record
-	if err := decodeStrict(doc.Record, &r); err != nil {
-		return corrupt(err)
+	r := new(record)
+	if err == nil {
+		d := json.NewDecoder(bytes.NewReader(doc.Record))
+		d.DisallowUnknownFields() // the next change would lose one
+		err = d.Decode(r)
 	}
-	if r.Entries == nil {
-		return corrupt(errors.New("its list of attachments is missing"))
+	if err == nil && (r.Entries == nil || r.Written.IsZero() || r.SinceBoot < 0) {
+		err = errors.New("its list of attachments, or the time when it was written, is missing or invalid")
 	}
-	if r.Written.IsZero() || r.SinceBoot < 0 {
-		return corrupt(errors.New("the time when it was written is missing or invalid"))
-	}
-	for i := range r.Entries {
-		if err := r.Entries[i].check(); err != nil {
-			return corrupt(fmt.Errorf("attachment %d: %w", i+1, err))
+	for i, e := range r.Entries {
+		if invalid := e.check(); err == nil && invalid != nil {
+			err = fmt.Errorf("attachment %d: %w", i+1, invalid)
+		} else if err == nil && i > 0 && r.Entries[i-1].compare(e.Key) >= 0 {
+			err = fmt.Errorf("attachment %d is there twice, or in the wrong place", i+1)
 		}
 	}
-	slices.SortStableFunc(r.Entries, func(a, b Entry) int { return a.compare(b.Key) })
-	for i := range r.Entries[min(1, len(r.Entries)):] {
-		if r.Entries[i].Key == r.Entries[i+1].Key {
-			return corrupt(fmt.Errorf("it lists %s twice", r.Entries[i].Key))
-		}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	return &r, nil
+	return r, nil
 }
 
-// decodeStrict decodes content, one valid JSON value. An unknown field is an error.
-func decodeStrict(content []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(content))
-	d.DisallowUnknownFields()
-	return d.Decode(into)
+// resolve returns the path of the record's file without links. A writer replaces the
+// file and locks another one beside it. With a link's path it would replace the link,
+// and two writers could have different locks.
+func resolve(path string) (string, error) {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return filepath.EvalSymlinks(path)
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	return filepath.Join(dir, filepath.Base(path)), err
 }
 
 // load reads a record for the given boot of the node: a record of another boot is
 // empty. If there is no file, the error is fs.ErrNotExist.
 func load(path, bootID string) (r *record, sameBoot bool, err error) {
-	// Stat first: opening a pipe would block.
-	switch info, err := os.Stat(path); {
-	case errors.Is(err, fs.ErrNotExist) && isLink(path):
-		// Not %w: a link to a missing file is not a record that was never written.
-		return nil, false, fmt.Errorf("reading the record of attachments: it is a link to a missing file: %v", err) //nolint:errorlint // see above
-	case err != nil:
-		return nil, false, fmt.Errorf("reading the record of attachments: %w", err)
-	case !info.Mode().IsRegular() || info.Size() > maxSize:
-		return nil, false, fmt.Errorf("reading %s: %w: a file of mode %s and %d bytes can't be a record; move it away",
-			path, ErrCorrupt, info.Mode(), info.Size())
-	}
 	content, err := os.ReadFile(path)
+	if err == nil {
+		r, err = decode(content)
+	}
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrVersion) {
+		err = fmt.Errorf("%s: %w; move it away, and the next start begins a new record with Backfill", path, err)
+	}
 	if err != nil {
 		return nil, false, fmt.Errorf("reading the record of attachments: %w", err)
 	}
-	if r, err = decode(content); err != nil {
-		return nil, false, fmt.Errorf("reading %s: %w; move it away, and the next start begins a new record with Backfill", path, err)
+	sameBoot = r.BootID == bootID || r.BootID == "" || bootID == "" // an unknown boot ID does not mean another boot
+	if !sameBoot {
+		r.Entries = nil
 	}
-	// An unknown boot ID does not mean another boot.
-	if r.BootID != bootID && r.BootID != "" && bootID != "" {
-		r.Entries = []Entry{}
-		return r, false, nil
-	}
-	return r, true, nil
-}
-
-func isLink(path string) bool {
-	info, err := os.Lstat(path)
-	return err == nil && info.Mode()&fs.ModeSymlink != 0
+	return r, sameBoot, nil
 }
 
 // replace replaces the file at path atomically and durably. After an error the file
 // has its old content, unless renamed is true: then it has the new content, which a
 // power loss may undo.
-func replace(path string, content []byte) (renamed bool, err error) {
-	// Opened first: after the rename only the disk can fail.
-	dir, err := os.Open(filepath.Dir(path))
+func replace(path string, lock *os.File, content []byte) (renamed bool, err error) {
+	dir, err := lockDirectory(lock) // also opened first: after the rename only the disk can fail
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = dir.Close() }() // nothing was written through it
 	temp := path + ".tmp"
-	err = create(temp, content)
-	if err == nil {
-		err = os.Rename(temp, path)
-	}
+	_ = os.Remove(temp) // of a crash; if it fails, OpenFile returns an error
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		_ = os.Remove(temp) // otherwise the next create removes it, or returns an error
 		return false, err
-	}
-	return true, dir.Sync()
-}
-
-// create writes a new file, and replaces one that a crash left.
-func create(path string, content []byte) error {
-	_ = os.Remove(path) // if it fails, OpenFile returns an error
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
 	}
 	_, err = f.Write(content)
 	if err == nil {
 		err = f.Sync()
 	}
-	return errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		_ = os.Remove(temp) // else the next call does that
+		return false, err
+	}
+	return true, dir.Sync()
 }
 
-// removeIfExists removes the temporary file of a commit that did not end.
-func removeIfExists(temp string) error {
-	if err := os.Remove(temp); !errors.Is(err, fs.ErrNotExist) {
-		return err
+// locked opens and locks a file or a directory, and waits for that if wait is set, else returns
+// ErrLocked. The kernel releases the lock when the file is closed, also by the end of the process.
+func locked(path string, flag int, wait bool) (*os.File, error) {
+	f, err := os.OpenFile(path, flag, 0o600)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	if err := flock(f, wait); err != nil {
+		_ = f.Close() // nothing was written through it
+		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+	}
+	return f, nil
+}
+
+// lockDirectory locks the directory of a writer's lock file until it is closed. A writer does so
+// while it opens a record and while it commits, and checks then that its lock file is still the
+// one at its path. So if somebody removed that file and a second writer has opened the record,
+// the first one can't replace what the second one has read (hazard 96).
+func lockDirectory(lock *os.File) (dir *os.File, err error) {
+	if dir, err = locked(filepath.Dir(lock.Name()), os.O_RDONLY, true); err != nil {
+		return nil, err
+	}
+	held, err := lock.Stat()
+	there, thereErr := os.Lstat(lock.Name())
+	if err != nil || thereErr != nil || !os.SameFile(held, there) {
+		_ = dir.Close() // nothing was written through it
+		return nil, fmt.Errorf("%w: %s was removed since it was locked; open the record again", ErrLocked, lock.Name())
+	}
+	return dir, nil
 }

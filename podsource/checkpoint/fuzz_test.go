@@ -22,7 +22,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(withChecksum(Format, record)))
 		f.Add([]byte(record)) // see below
 	}
-	f.Add([]byte(`{"format":"hostlocal-gc/attachments/3"}`))
+	f.Add([]byte(`{"format":"hostlocal-gc/attachments/4"}`))
 	f.Add([]byte(`{}`))
 	check := func(t *testing.T, content []byte) {
 		r, err := decode(content)
@@ -40,7 +40,7 @@ func FuzzDecode(f *testing.F) {
 				t.Errorf("not sorted: %v", r.Entries)
 			}
 		}
-		again, err := encoded(r)
+		again, err := encode(*r)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,7 +5,6 @@ package checkpoint
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -27,9 +26,6 @@ import (
 
 // equal compares entries and pods.
 var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0), cmpopts.EquateEmpty()}
-
-// withoutGaps ignores gaps.
-var withoutGaps = cmpopts.IgnoreFields(podsource.Answer{}, "Gaps", "Note")
 
 const network1 = "podnet"
 
@@ -108,19 +104,6 @@ func written(t testing.TB, opts Options, entries ...Entry) []byte {
 		t.Fatal(err)
 	}
 	return read(t, path)
-}
-
-// encoded returns the file of a record.
-func encoded(r *record) ([]byte, error) {
-	var items []*item
-	for _, e := range r.Entries {
-		i, err := newItem(e)
-		if err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	return encode(*r, items)
 }
 
 func read(t testing.TB, path string) []byte {
@@ -247,11 +230,6 @@ func leftovers(t testing.TB, path string) (out []string) {
 		}
 	}
 	return out
-}
-
-func ExampleKey() {
-	fmt.Println(Key{"podnet", "ee3b0f0c", "eth0"})
-	// Output: eth0 of container ee3b0f0c in network podnet
 }
 
 // ids returns the container IDs in the answer of a source.

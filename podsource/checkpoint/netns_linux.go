@@ -3,175 +3,148 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"regexp"
+	"strings"
 	"syscall"
 	"unsafe"
-
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 const (
-	oPath   = 0x200000   // O_PATH, fcntl.h: not in the standard library
 	nsfs    = 0x6e736673 // NSFS_MAGIC, linux/magic.h
 	nsGetID = 0x8008b70d // NS_GET_ID, linux/nsfs.h
+
+	initialPIDNamespace = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_ns.h
 )
 
-// A directory is a directory of network namespaces, as this process sees it now.
-type directory struct {
-	fd int
-	Directory
-	err error // of opening it
-}
-
-// openDirectory opens the parent directory of a path.
-func openDirectory(path string) *directory {
-	d := new(directory)
-	dir := filepath.Dir(filepath.Clean(path))
-	if d.fd, d.err = syscall.Open(dir, oPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0); d.err != nil {
-		d.fd = -1 // it is zero, the standard input, for a path with a zero byte
-		d.err = &os.PathError{Op: "open", Path: dir, Err: d.err}
-		return d
+// readNetNS returns the network namespace at path, or zero if there is none that can be read. A
+// mount that is not propagated to this mount namespace is an empty file here.
+func readNetNS(path string) NetNS {
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return NetNS{}
 	}
-	stat, fs, err := identify(d.fd)
-	d.err = err
-	d.Directory = Directory{uint64(stat.Dev), stat.Ino, fsID(uint64(stat.Dev), fs.Fsid)}
-	return d
-}
-
-// fsID returns the ID of a file system that is on a device.
-func fsID(dev uint64, id syscall.Fsid) uint64 {
-	n := uint64(uint32(id.X__val[1]))<<32 | uint64(uint32(id.X__val[0]))
-	// Some file systems without a device use their anonymous device number as ID. The
-	// kernel gives that number to another file system later (fs/libfs.c,
-	// simple_statfs).
-	if major := dev >> 8 & 0xfff; major == 0 && n == dev {
-		return 0
+	defer func() { _ = syscall.Close(fd) }() // nothing was written through it
+	var stat syscall.Stat_t
+	var fs syscall.Statfs_t
+	if syscall.Fstat(fd, &stat) != nil || syscall.Fstatfs(fd, &fs) != nil || int64(fs.Type) != nsfs {
+		return NetNS{}
 	}
+	n := NetNS{Path: path, Inode: stat.Ino}
+	_, _, _ = syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), nsGetID, uintptr(unsafe.Pointer(&n.ID))) // zero after an error
 	return n
 }
 
-func (d *directory) close() { _ = syscall.Close(d.fd) } // nothing was written through it; -1 is harmless
-
-func identify(fd int) (stat syscall.Stat_t, fs syscall.Statfs_t, err error) {
-	if err := syscall.Fstat(fd, &stat); err != nil {
-		return stat, fs, os.NewSyscallError("fstat", err)
+// divide separates entries by whether their network namespaces have certainly ended. That one is
+// not at its path is not enough: `ip netns del` removes only a mount, and this process may not see
+// the node's mounts (hazards 50, 92). It has ended if no process is in it, and none sees it
+// mounted. If the processes of the node can't be read, all are live, and unknown says why.
+func divide(ctx context.Context, all []Entry) (live, ended []Entry, unknown error) {
+	exist := make(namespaces)
+	missing := false
+	for _, e := range all {
+		now := readNetNS(e.NetNS.Path)
+		exist[now.shown()] = now.ID
+		missing = missing || e.NetNS.Inode != 0 && !e.NetNS.is(now)
 	}
-	return stat, fs, os.NewSyscallError("fstatfs", syscall.Fstatfs(fd, &fs))
-}
-
-// readNetNS returns the identity of the network namespace that is mounted at path.
-// Anything else at path is an error: a mount that is not propagated to this mount
-// namespace is an empty file here, and links are not followed, since a link in /proc
-// ends with its process and not with the namespace.
-func readNetNS(path string) (NetNS, error) {
-	d := openDirectory(path)
-	defer d.close()
-	return d.readNetNS(path)
-}
-
-// readNetNS is like the function readNetNS, for a path in d.
-func (d *directory) readNetNS(path string) (NetNS, error) {
-	fd, err := syscall.Openat(d.fd, filepath.Base(path), oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return NetNS{}, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer func() { _ = syscall.Close(fd) }() // nothing was written through it
-	stat, fs, err := identify(fd)
-	if err != nil {
-		return NetNS{}, err
-	}
-	if int64(fs.Type) != nsfs {
-		return NetNS{}, fmt.Errorf("no namespace is mounted at %s", path)
-	}
-	return NetNS{Path: path, Dev: uint64(stat.Dev), Inode: stat.Ino, ID: namespaceID(fd), Dir: d.Directory}, nil
-}
-
-// namespaceID returns the ID of a namespace that is open with O_PATH, or zero if the
-// kernel has no IDs.
-func namespaceID(fd int) (id uint64) {
-	again, _ := syscall.Open(fmt.Sprintf("/proc/self/fd/%d", fd), syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
-	defer func() { _ = syscall.Close(again) }() // nothing was written through it
-	_, _, _ = syscall.Syscall(syscall.SYS_IOCTL, uintptr(again), nsGetID, uintptr(unsafe.Pointer(&id)))
-	return id
-}
-
-// goneOf reports for each namespace whether it has certainly ended. That its mount is
-// not seen is not enough: this process may be in another mount namespace than the
-// process that recorded it. It has ended if its path does not exist, or has another
-// namespace, in the recorded directory. The file system's ID confirms that a directory
-// is the recorded one, and so does another recorded namespace in it.
-//
-// If no recorded namespace is seen and no directory is confirmed, this process may see
-// none of the node's mounts, and the error is podsource.ErrIncomplete (hazard 50).
-func goneOf(ctx context.Context, all []NetNS) (gone []bool, err error) {
-	dirs := directories{byPath: make(map[string]*directory), confirmed: make(map[Directory]bool)}
-	defer dirs.close()
-	unseen := make([]error, len(all)) // why each is not seen
-	gone = make([]bool, len(all))
-	for i, n := range all {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		if n.Inode != 0 && n.Dir.Inode != 0 {
-			gone[i], unseen[i] = dirs.check(n)
+	if missing {
+		if unknown = exist.readProcesses(ctx); unknown != nil {
+			return all, nil, unknown
 		}
 	}
-	var why error
-	for i, n := range all {
-		gone[i] = gone[i] && dirs.confirmed[n.Dir]
-		if why == nil && unseen[i] != nil && !dirs.confirmed[n.Dir] {
-			why = unseen[i]
+	for _, e := range all {
+		id, exists := exist[e.NetNS.shown()]
+		if now := (NetNS{Inode: e.NetNS.Inode, ID: id}); e.NetNS.Inode == 0 || exists && e.NetNS.is(now) {
+			live = append(live, e)
+		} else {
+			ended = append(ended, e)
 		}
 	}
-	if why != nil && !dirs.anyConfirmed {
-		return nil, fmt.Errorf("%w: this process sees none of the recorded network namespaces (%v); "+
-			"mount the node's directory with the mounts in it (hostPath, mountPropagation HostToContainer), "+
-			"or remove the attachments if their containers have ended", podsource.ErrIncomplete, why)
-	}
-	return gone, nil
+	return live, ended, nil
 }
 
-// directories are the directories of recorded namespaces, as this process sees them.
-type directories struct {
-	byPath       map[string]*directory
-	confirmed    map[Directory]bool // known to be the recorded ones
-	anyConfirmed bool
+// namespaces are the IDs of network namespaces that exist, by how the kernel shows them. No two
+// have one number at a time.
+type namespaces map[string]uint64
+
+// readProcesses adds the network namespaces of all threads of the node, and those that they see
+// mounted. It is an error if not all can be seen.
+func (exist namespaces) readProcesses(ctx context.Context) error {
+	// Who may read process 1 may read all. If it is only a container's, others may exist.
+	first, err := os.Readlink("/proc/1/ns/pid")
+	processes, listErr := os.ReadDir("/proc")
+	if err := cmp.Or(err, listErr); err != nil {
+		return err
+	}
+	read := make(map[string]bool) // roots in mount namespaces
+	isNode := first == initialPIDNamespace
+	for _, p := range processes {
+		if strings.Trim(p.Name(), "0123456789") != "" {
+			continue
+		}
+		// The first thread, which stands for the process, may have ended before the others.
+		threads, err := os.ReadDir("/proc/" + p.Name() + "/task")
+		for i := 0; i < len(threads) && unlessEnded(err) == nil; i++ {
+			var pidNS string
+			pidNS, err = exist.readThread("/proc/"+p.Name()+"/task/"+threads[i].Name(), read)
+			isNode = isNode || err == nil && pidNS != first // it is itself a container, as in kind, and this is one in it
+		}
+		if err := cmp.Or(unlessEnded(err), context.Cause(ctx)); err != nil {
+			return err
+		}
+	}
+	if !isNode {
+		return errors.New("process 1 is a container's, so the node's can't be seen; the agent needs hostPID")
+	}
+	return nil
 }
 
-func (v *directories) close() {
-	for _, d := range v.byPath {
-		d.close()
+// unlessEnded returns err if it does not say that a process or thread has ended: then it has no
+// namespaces (mounts_open_common in the kernel's fs/proc_namespace.c returns EINVAL).
+func unlessEnded(err error) error {
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EINVAL) {
+		return nil
 	}
+	return err
 }
 
-// check reports whether a namespace is not at its path any more, provided that its
-// directory is confirmed, and why it is not seen. unseen is nil if it is seen.
-func (v *directories) check(n NetNS) (gone bool, unseen error) {
-	path := filepath.Dir(filepath.Clean(n.Path))
-	d, ok := v.byPath[path]
-	if !ok {
-		d = openDirectory(n.Path)
-		v.byPath[path] = d
+// mounts matches the mounts of network namespaces in mountinfo, proc(5). Of other file systems
+// this field is a path.
+var mounts = regexp.MustCompile(`(?m)^\d+ \d+ \d+:\d+ (net:\[\d+\]) `)
+
+// readThread adds the network namespace of a thread, and those that it sees mounted, unless those of
+// its mount namespace below its root were read. It returns its PID namespace.
+func (exist namespaces) readThread(dir string, read map[string]bool) (pidNS string, err error) {
+	var links [4]string
+	for i, name := range []string{"/ns/net", "/ns/mnt", "/root", "/ns/pid"} {
+		if links[i], err = os.Readlink(dir + name); err != nil {
+			return "", fmt.Errorf("%w; the agent needs CAP_SYS_PTRACE", err)
+		}
 	}
-	now, err := d.readNetNS(n.Path)
-	if n.is(now) { // after an error now is zero
-		v.confirmed[d.Directory], v.anyConfirmed = true, true
-		return false, nil
+	exist.add(links[0], dir+"/ns/net")
+	if root := links[1] + links[2]; !read[root] {
+		text, err := os.ReadFile(dir + "/mountinfo")
+		if err != nil {
+			return "", err
+		}
+		for _, m := range mounts.FindAllSubmatch(text, -1) {
+			exist.add(string(m[1]), "")
+		}
+		read[root] = true
 	}
-	switch {
-	case d.err != nil:
-		return false, d.err
-	case d.Directory != n.Dir:
-		return false, fmt.Errorf("%s is another directory than the recorded one", path)
-	case d.FS != 0:
-		v.confirmed[d.Directory], v.anyConfirmed = true, true
+	return links[3], nil
+}
+
+// add adds a network namespace, and its ID if that can be read at path.
+func (exist namespaces) add(shown, path string) {
+	if exist[shown] == 0 {
+		exist[shown] = 0
+		if now := readNetNS(path); now.shown() == shown { // else the thread is in another one by now
+			exist[shown] = now.ID
+		}
 	}
-	if err == nil {
-		return true, fmt.Errorf("another namespace is mounted at %s", n.Path)
-	}
-	return errors.Is(err, syscall.ENOENT), err
 }

@@ -3,6 +3,7 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -18,51 +19,38 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/refuse"
 )
 
-// inNamespaces runs this test in a mount and a network namespace of its own, and
+// TestMain keeps the first thread, which never ends, from entering network namespaces.
+func TestMain(m *testing.M) {
+	runtime.LockOSThread()
+	os.Exit(m.Run())
+}
+
+// inNamespaces runs this test in mount, network and PID namespaces of its own, as on a node that is a container, and
 // returns a directory for it there. It returns "" after the test has run there.
 func inNamespaces(t *testing.T) (dir string) {
 	t.Helper()
 	if dir = os.Getenv(childEnv); dir == "" {
-		runInNamespaces(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWNET)
+		runInNamespaces(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWNET|syscall.CLONE_NEWPID)
 		return ""
 	}
-	runtime.LockOSThread() // never unlocked: the thread ends with the test
-	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		skipLoudly(t, "mounting", err)
-	}
+	mount(t, "", "/", "", syscall.MS_REC|syscall.MS_PRIVATE)
+	mount(t, "proc", "/proc", "proc", 0)
+	mount(t, "tmpfs", "/run", "tmpfs", 0)
 	return dir
 }
 
-// mountNS mounts a new namespace at path, as `ip netns add` and runtimes do.
-func mountNS(t testing.TB, path string) {
-	t.Helper()
-	f, err := os.Create(path)
-	if err == nil {
-		err = f.Close()
-	}
-	if err = errors.Join(err, syscall.Unshare(syscall.CLONE_NEWNET),
-		syscall.Mount("/proc/thread-self/ns/net", path, "", syscall.MS_BIND, "")); err != nil {
-		t.Fatal(err)
-	}
+// startContainer starts a container on the node, without which it does not look like one.
+func startContainer(t *testing.T) {
+	run(t, syscall.CLONE_NEWPID, "sh", "-c", "echo begun; exec sleep infinity")
 }
 
-// holdInode keeps the kernel from reusing the inode number of a namespace.
-func holdInode(t testing.TB, path string) {
+func mount(t testing.TB, from, to, kind string, flags uintptr) {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-}
-
-func mountFS(t testing.TB, path, kind string) {
-	t.Helper()
-	if err := syscall.Mount(kind, path, kind, 0, ""); err != nil {
-		t.Fatal(err)
+	if err := syscall.Mount(from, to, kind, flags, ""); err != nil {
+		t.Fatalf("mounting %s: %v", to, err)
 	}
 }
 
@@ -74,23 +62,50 @@ func unmount(t testing.TB, path string) {
 	}
 }
 
-// endContainer removes a namespace as a runtime does when a container ends.
-func endContainer(t testing.TB, path string) {
+// mountNS mounts a new namespace at path, as `ip netns add` and runtimes do. A thread stays in it until end is called.
+func mountNS(t testing.TB, path string) (end func()) {
 	t.Helper()
-	unmount(t, path)
-	if err := os.Remove(path); err != nil {
+	write(t, path, "")
+	mounted, leave := make(chan error), make(chan struct{})
+	tid := 0
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		tid = syscall.Gettid()
+		mounted <- errors.Join(syscall.Unshare(syscall.CLONE_NEWNET), syscall.Mount("/proc/thread-self/ns/net", path, "", syscall.MS_BIND, ""))
+		<-leave
+	}()
+	if err := <-mounted; err != nil {
 		t.Fatal(err)
+	}
+	return func() {
+		close(leave)
+		for _, err := os.Lstat(fmt.Sprintf("/proc/self/task/%d", tid)); err == nil; _, err = os.Lstat(fmt.Sprintf("/proc/self/task/%d", tid)) {
+			runtime.Gosched()
+		}
 	}
 }
 
-// newDir makes a directory for namespaces. The mounts in it end with the process.
-func newDir(t testing.TB, in string) string {
+// run starts a program that runs until end is called. It prints a line when it has begun.
+func run(t *testing.T, flags uintptr, args ...string) (end func()) {
 	t.Helper()
-	dir, err := os.MkdirTemp(in, "netns") //nolint:usetesting // see above
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags} // it ends with this PID namespace at the latest
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return dir
+	end = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // it was killed
+	}
+	t.Cleanup(end)
+	if n, err := out.Read(make([]byte, 10)); n == 0 {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return end
 }
 
 // attachedTo is an attachment of a container whose namespace is at path.
@@ -100,309 +115,293 @@ func attachedTo(containerID, ip, path string) Entry {
 	return e
 }
 
-// TestNetNS: an entry has ended only if the namespace at its path is gone, or another
-// one is there.
+// checkLive checks that exactly these containers are live, for the writer, for a reader and for Prune, which says so only.
+func checkLive(t *testing.T, when string, c *Checkpoint, want ...string) {
+	t.Helper()
+	for who, got := range map[string][]string{"writer": ids(t, c), "reader": ids(t, reader(t, c.path, served))} {
+		if !slices.Equal(got, want) {
+			_, _, unknown := divide(t.Context(), c.Entries())
+			t.Errorf("%s: the %s sees %v, want %v; recorded are %+v, unknown is %v", when, who, got, want, c.Entries(), unknown)
+		}
+	}
+	blockWrites(t, c.path)
+	ended := len(c.Entries()) - len(want)
+	if gone, err := c.Prune(t.Context()); (err != nil) != (ended > 0) || gone != nil {
+		t.Errorf("%s: the file can't be written: pruned %v, %v", when, gone, err)
+	}
+	if err := os.RemoveAll(c.path + ".tmp"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A namespace of which the path is gone, by a real `ip netns del` at first, lives as long as something shows it. Then the agent
+// starts again: the address is kept, and after the end it is released.
+//
+// Guard: [namespaces.readProcesses] reads all threads, and the mounts that they see.
+func TestHazard92PathIsGone(t *testing.T) {
+	dir := inNamespaces(t)
+	if dir == "" {
+		return
+	}
+	startContainer(t)
+	if out, err := exec.Command("ip", "netns", "add", "web").CombinedOutput(); err != nil {
+		skipLoudly(t, "ip netns add", fmt.Errorf("%w: %s", err, out))
+	}
+	const shell = "echo begun; exec sleep infinity"
+	web, bindAt, root := filepath.Join(dir, "web"), filepath.Join(dir, "elsewhere"), filepath.Join(dir, "root")
+	if err := os.Mkdir(root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, bindAt, "")
+	bind := "mount --bind " + web + " " + bindAt + " && umount " + web + " && "
+	for _, row := range []struct {
+		reason, path string
+		hold         func(t *testing.T) (end func()) // begins to hold the namespace at the path
+	}{
+		{"a process", "/run/netns/web", func(t *testing.T) func() { return run(t, 0, "ip", "netns", "exec", "web", "sh", "-c", shell) }},
+		{"a mount", web, func(t *testing.T) func() {
+			mountNS(t, web)()
+			mount(t, web, bindAt, "", syscall.MS_BIND)
+			return func() { unmount(t, bindAt) }
+		}},
+		{"a mount in another mount namespace", web, func(t *testing.T) func() {
+			mountNS(t, web)()
+			return run(t, syscall.CLONE_NEWNS, "sh", "-c", bind+shell)
+		}},
+		{"... of which the first process has another root", web, func(t *testing.T) func() {
+			mountNS(t, web)()
+			return run(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWPID, "sh", "-c",
+				bind+"mount --bind / "+root+" && { sleep infinity & echo begun; exec chroot "+root+" sleep infinity; }")
+		}},
+		{"a thread that is not the first", web, func(t *testing.T) func() { return mountNS(t, web) }},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			end := row.hold(t)
+			n := newNode(t, t.TempDir())
+			n.reserve("10.0.0.2", "a")
+			n.reserve("10.0.0.3", "b")
+			c := begun(t, filepath.Join(t.TempDir(), "attachments"), noLag, attachedTo("a", "10.0.0.2", row.path), entry("b", "10.0.0.3"))
+			if err := c.Backfill(t.Context(), noPods, nil); err != nil {
+				t.Fatal(err)
+			}
+			was := c.Entries()[0].NetNS
+			if !was.Present() {
+				t.Errorf("%+v is not at its path", was)
+			}
+			if row.path == web {
+				unmount(t, web)
+			} else if out, err := exec.Command("ip", "netns", "del", "web").CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+			c = opened(t, c.path, noLag)
+			checkLive(t, "held", c, "a", "b")
+			if err := n.hook(c); err != nil || len(n.left()) != 2 {
+				t.Errorf("held: left are %v, error %v", n.left(), err)
+			}
+			if was.Present() {
+				t.Errorf("%+v is still at its path", was)
+			}
+			end()
+			checkLive(t, "ended", c, "b")
+			gone, err := c.Prune(t.Context())
+			if err != nil || len(gone) != 1 || gone[0].NetNS != was || len(c.Entries()) != 1 {
+				t.Errorf("pruned %v, %v", gone, err)
+			}
+			if err := n.pass(c, gc.Options{}); err != nil || !slices.Equal(n.left(), []string{"10.0.0.3"}) {
+				t.Errorf("left are %v, error %v", n.left(), err)
+			}
+		})
+	}
+}
+
+// TestNetNS: an entry has ended only if its namespace is known, and is shown nowhere.
 func TestNetNS(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
 		return
 	}
-	mount := func(path string) { mountNS(t, path) }
-	for _, row := range []struct {
+	startContainer(t)
+	mountAt := func(path string) { mountNS(t, path)() }
+	link := func(path string) {
+		if err := os.Symlink("/proc/self/ns/net", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(path string) { _ = os.Remove(path) }
+	for i, row := range []struct {
 		reason string
 		before func(path string) // before it is recorded
 		then   func(path string)
 		ended  bool
 	}{
-		{"it is still there", mount, func(string) {}, false},
-		{"it is gone", mount, func(path string) { endContainer(t, path) }, true},
-		{"another one is at its path", mount, func(path string) { holdInode(t, path); unmount(t, path); mount(path) }, true},
-		{"no namespace is at its path: its mount may not be propagated", mount, func(path string) { unmount(t, path) }, false},
-		{"its path is a link now", mount, func(path string) {
-			endContainer(t, path)
-			if err := os.Symlink("/proc/self/ns/net", path); err != nil {
-				t.Fatal(err)
+		{"it is still there", mountAt, func(string) {}, false},
+		{"it is gone", mountAt, func(path string) { unmount(t, path); remove(path) }, true},
+		{"it is gone, and its file is left", mountAt, func(path string) { unmount(t, path) }, true},
+		{"another one is at its path", mountAt, func(path string) {
+			if held, err := os.Open(path); err == nil { // so that the kernel does not use its number again
+				defer held.Close()
 			}
-		}, false},
-		{"its path had no namespace", func(path string) { write(t, path, "") }, func(path string) { _ = os.Remove(path) }, false},
-		{"its path did not exist", func(string) {}, func(string) {}, false},
-		{"its path was a link into /proc, whose process may end before it", func(path string) {
-			if err := os.Symlink("/proc/thread-self/ns/net", path); err != nil {
-				t.Fatal(err)
-			}
-		}, func(path string) { _ = os.Remove(path) }, false},
+			unmount(t, path)
+			mountAt(path)
+		}, true},
+		{"its path is a link to another one", mountAt, func(path string) { unmount(t, path); remove(path); link(path) }, true},
+		{"its path had no namespace", func(path string) { write(t, path, "") }, remove, false},
+		{"its path did not exist", func(string) {}, remove, false},
+		{"its path was a link to that of a process, which lives", link, remove, false},
 	} {
-		nsPath := filepath.Join(newDir(t, dir), "ns")
-		path := filepath.Join(t.TempDir(), "attachments")
+		nsPath := filepath.Join(dir, fmt.Sprint("ns", i))
 		row.before(nsPath)
-		c := begun(t, path, served, attachedTo("a", "10.0.0.2", nsPath))
-		recordedNS := c.Entries()[0].NetNS
-		if row.then(nsPath); row.ended && recordedNS.Present() {
-			t.Errorf("%s: it is still present", row.reason)
-		}
-		if err := c.Add(entry("b", "10.0.0.3")); err != nil {
-			t.Fatal(err)
-		}
-		for who, pods := range map[string][]string{"writer": ids(t, c), "reader": ids(t, reader(t, path, served))} {
-			if live := slices.Contains(pods, "a"); live == row.ended || !slices.Contains(pods, "b") {
-				t.Errorf("%s: the %s sees %v (recorded: %+v)", row.reason, who, pods, recordedNS)
-			}
-		}
-		blockWrites(t, path)
-		if gone, err := c.Prune(t.Context()); (err != nil) != row.ended || gone != nil {
-			t.Errorf("%s: the file can't be written: pruned %v, %v", row.reason, gone, err)
-		}
-		if err := os.RemoveAll(path + ".tmp"); err != nil {
-			t.Fatal(err)
-		}
-		gone, err := c.Prune(t.Context())
-		if err != nil || (len(gone) == 1) != row.ended {
-			t.Errorf("%s: pruned %v, %v", row.reason, gone, err)
-		}
-		if r, err := decode(read(t, path)); err != nil || (len(r.Entries) == 1) != row.ended {
-			t.Errorf("%s: the file has %v, %v", row.reason, r, err)
-		}
+		c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, attachedTo("a", "10.0.0.2", nsPath), entry("b", "10.0.0.3"))
+		row.then(nsPath)
 		if row.ended {
-			if err := c.Remove(key("b")); err != nil || len(c.Entries()) != 0 {
-				t.Errorf("%s: %v, %v", row.reason, err, c.Entries())
-			}
+			checkLive(t, row.reason, c, "b")
+		} else {
+			checkLive(t, row.reason, c, "a", "b")
 		}
+	}
+	if missing := (NetNS{Path: filepath.Join(dir, "none"), Inode: 5}); missing.Present() || (NetNS{Path: "/proc/self/ns/net"}).Present() {
+		t.Error("a namespace without identity, or at a missing path, is present")
+	}
+	e := Entry{Key: key("a"), NetNS: NetNS{Path: "ns/net"}}
+	t.Chdir("/proc/self")
+	if err := e.normalize(); err != nil || e.NetNS.Inode != 0 {
+		t.Errorf("a relative path was looked up: %+v, %v", e.NetNS, err)
 	}
 }
 
-// All recorded namespaces vanish at once. Only in the recorded directory does this show
-// that their containers have ended, and not in another directory at its path.
+// The agent does not see the directory with the node's mounts. What a process of the node sees is live, and the rest has ended.
 //
-// Guard: [directories.check] compares the [Directory] of each, [directory.readNetNS]
-// reads the namespace in that directory, and [goneOf] returns an error if it sees neither
-// a recorded namespace nor a recorded directory.
-func TestHazard50AllVanishAtOnce(t *testing.T) {
+// Guard: [namespaces.readThread] reads the mounts of each mount namespace.
+func TestHazard50MountsAreNotVisible(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
 		return
 	}
-	if path := os.Getenv(elsewhereEnv); path != "" { // in another mount namespace
-		unmount(t, path)
-		_, err := reader(t, filepath.Join(dir, "attachments"), served).Pods(t.Context())
-		fmt.Println("ELSEWHERE:", errors.Is(err, podsource.ErrIncomplete), err)
+	startContainer(t)
+	hidden := filepath.Join(dir, "netns")
+	path := filepath.Join(dir, "attachments")
+	if os.Getenv("HOSTLOCAL_GC_TEST_HIDDEN") != "" {
+		unmount(t, hidden)
+		if got := ids(t, reader(t, path, served)); !slices.Equal(got, []string{"live"}) {
+			t.Errorf("the agent sees %v", got)
+		}
+		fmt.Println("HIDDEN")
 		return
 	}
-	both := []string{"a", "b"}
-	for _, row := range []struct {
-		reason string
-		fs     string // the file system of the directory; empty: its parent's
-		then   func(sub string)
-		live   []string // nil: an error
-	}{
-		{"their files are gone: they ended", "tmpfs", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, []string{}},
-		{"... also in a directory without a file system of its own", "", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, []string{}},
-		{"the hostPath is lost: another directory is mounted there", "tmpfs", func(sub string) { mountFS(t, sub, "tmpfs") }, nil},
-		{"it was unmounted lazily", "tmpfs", func(sub string) { unmount(t, sub) }, nil},
-		{"their files are gone, and its file system has no ID that confirms it", "ramfs", func(sub string) { endContainer(t, sub+"/a"); endContainer(t, sub+"/b") }, nil},
-		{"it was removed", "", func(sub string) {
-			endContainer(t, sub+"/a")
-			endContainer(t, sub+"/b")
-			if err := os.Remove(sub); err != nil {
-				t.Fatal(err)
-			}
-		}, nil},
-		{"another directory was made at its path", "", func(sub string) {
-			if err := errors.Join(os.Rename(sub, sub+".old"), os.Mkdir(sub, 0o755)); err != nil {
-				t.Fatal(err)
-			}
-		}, nil},
-		{"a file is at its path", "", func(sub string) {
-			if err := os.Rename(sub, sub+".old"); err != nil {
-				t.Fatal(err)
-			}
-			write(t, sub, "")
-		}, nil},
-		{"one is seen, so the other one's file is gone from the recorded directory", "tmpfs", func(sub string) { endContainer(t, sub+"/a") }, []string{"b"}},
-		{"... whose file system has no ID", "ramfs", func(sub string) { endContainer(t, sub+"/a") }, []string{"b"}},
-		{"the directory is confirmed, and nothing is mounted at their paths", "tmpfs", func(sub string) { unmount(t, sub+"/a"); unmount(t, sub+"/b") }, both},
-		{"... whose file system has no ID", "ramfs", func(sub string) { unmount(t, sub+"/a"); unmount(t, sub+"/b") }, nil},
-		{"... and others are mounted there", "ramfs", func(sub string) {
-			for _, path := range []string{sub + "/a", sub + "/b"} {
-				holdInode(t, path)
-				unmount(t, path)
-				mountNS(t, path)
-			}
-		}, nil},
-	} {
-		sub := newDir(t, dir)
-		if row.fs != "" {
-			mountFS(t, sub, row.fs)
-		}
-		n := newNode(t, t.TempDir())
-		path := filepath.Join(t.TempDir(), "attachments")
-		c := begun(t, path, served)
-		for i, id := range both {
-			ip := fmt.Sprintf("10.0.0.%d", i+2)
-			mountNS(t, filepath.Join(sub, id))
-			if err := c.Add(attachedTo(id, ip, filepath.Join(sub, id))); err != nil {
-				t.Fatal(err)
-			}
-			n.reserve(ip, id)
-		}
-		n.reserve("10.0.0.4", "leaked")
-		row.then(sub)
-		for who, source := range map[string]podsource.Source{"writer": c, "reader": reader(t, path, served)} {
-			answer, err := source.Pods(t.Context())
-			if row.live == nil {
-				if !errors.Is(err, podsource.ErrIncomplete) || errors.Is(err, podsource.ErrNotHere) || !strings.Contains(err.Error(), "hostPath") || !strings.Contains(err.Error(), sub) {
-					t.Errorf("%s: the %s returns %v, %v", row.reason, who, answer.Pods, err)
-				}
-				continue
-			}
-			if diff := cmp.Diff(row.live, append([]string{}, ids(t, source)...)); err != nil || diff != "" {
-				t.Errorf("%s: the %s: %v (-want +got):\n%s", row.reason, who, err, diff)
-			}
-		}
-		want := []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"}
-		if row.live != nil {
-			want = nil
-			for _, id := range row.live {
-				want = append(want, fmt.Sprintf("10.0.0.%d", id[0]-'a'+2))
-			}
-		}
-		if err := n.pass(c, gc.Options{}); (err != nil) != (row.live == nil) {
-			t.Errorf("%s: the pass: %v", row.reason, err)
-		}
-		if diff := cmp.Diff(want, n.left()); diff != "" {
-			t.Errorf("%s: reserved (-want +got):\n%s", row.reason, diff)
-		}
-		gone, err := c.Prune(t.Context())
-		if (err != nil) != (row.live == nil) || err == nil && len(gone)+len(row.live) != 2 || err != nil && len(c.Entries()) != 2 {
-			t.Errorf("%s: pruned %v, %v", row.reason, gone, err)
-		}
-	}
-
-	// The agent's mount namespace lacks a mount of the node's.
-	sub := newDir(t, dir)
-	mountFS(t, sub, "tmpfs")
-	mountNS(t, sub+"/a")
-	begun(t, filepath.Join(dir, "attachments"), served, attachedTo("a", "10.0.0.2", sub+"/a"))
-	cmd := child(t, dir)
-	cmd.Env = append(cmd.Env, elsewhereEnv+"="+sub)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	if err := os.Mkdir(hidden, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(out), "ELSEWHERE: true") {
-		t.Errorf("in another mount namespace: %v\n%s", err, out)
-	}
-	if got := ids(t, reader(t, filepath.Join(dir, "attachments"), served)); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("in this mount namespace: %v", got)
+	mount(t, "tmpfs", hidden, "tmpfs", 0)
+	mountNS(t, hidden+"/live")()
+	mountNS(t, hidden+"/ended")()
+	begun(t, path, served, attachedTo("live", "10.0.0.2", hidden+"/live"), attachedTo("ended", "10.0.0.3", hidden+"/ended"))
+	unmount(t, hidden+"/ended")
+	cmd := child(t, dir)
+	cmd.Env = append(cmd.Env, "HOSTLOCAL_GC_TEST_HIDDEN=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "HIDDEN") {
+		t.Errorf("the agent: %v\n%s", err, out)
 	}
 }
 
-// elsewhereEnv names a directory that the child unmounts in its own mount namespace.
-const elsewhereEnv = "HOSTLOCAL_GC_TEST_ELSEWHERE"
-
-// The directory's file system was unmounted lazily, and another one was mounted with
-// the same device and root inode numbers. It is another directory.
+// The processes of the node can't all be seen: then no namespace has ended, and the answer says why. On a node that is itself a
+// container, as in kind, they can once a container runs.
 //
-// Guard: [Directory.FS] is the ID of the file system, which is unique.
-func TestHazard50AnotherFileSystemGotTheNumbers(t *testing.T) {
+// Guard: [namespaces.readProcesses] asks for the PID namespace of process 1.
+func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
 		return
 	}
-	for range 10 { // another process on this machine may get the numbers
-		sub := newDir(t, dir)
-		mountFS(t, sub, "tmpfs")
-		mountNS(t, sub+"/a")
-		c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, attachedTo("a", "10.0.0.2", sub+"/a"))
-		was := c.Entries()[0].NetNS.Dir
-		unmount(t, sub)
-		for range 100 { // the kernel uses the lowest free number
-			mountFS(t, sub, "tmpfs")
-			d := openDirectory(sub + "/a")
-			d.close()
-			if d.Dev != was.Dev || d.Inode != was.Inode {
-				continue
-			}
-			if answer, err := c.Pods(t.Context()); !errors.Is(err, podsource.ErrIncomplete) {
-				t.Errorf("it was %+v and is %+v: %+v, %v", was, d.Directory, answer.Pods, err)
-			}
-			return
+	nsPath := filepath.Join(dir, "ns")
+	mountNS(t, nsPath)()
+	c := begun(t, filepath.Join(t.TempDir(), "attachments"), noLag, attachedTo("a", "10.0.0.2", nsPath))
+	if err := c.Backfill(t.Context(), noPods, nil); err != nil {
+		t.Fatal(err)
+	}
+	unknown := func(says string) {
+		t.Helper()
+		a, err := c.Pods(t.Context())
+		gone, pruneErr := c.Prune(t.Context())
+		if err != nil || len(a.Pods) != 1 || says == "" != (a.Note == "") || !strings.Contains(a.Note, says) || gone != nil || pruneErr != nil {
+			t.Errorf("%+v, %v, want a note that says %q; pruned %v, %v", a, err, says, gone, pruneErr)
 		}
 	}
-	t.Error("no file system got the numbers of an earlier one")
-}
-
-// One of two directories is not seen. The namespaces in the other one show that this
-// process sees the node's mounts, so it is no error, and those that are not seen count
-// as live.
-//
-// Guard: [goneOf] reports no namespace as ended in a directory that is not
-// [directories.confirmed].
-func TestHazard50OneOfTwoDirectoriesIsNotSeen(t *testing.T) {
-	dir := inNamespaces(t)
-	if dir == "" {
-		return
-	}
-	seen, lost := newDir(t, dir), newDir(t, dir)
-	mountFS(t, lost, "ramfs")
-	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served)
-	for i, path := range []string{seen + "/live", seen + "/ended", lost + "/c", lost + "/d"} {
-		mountNS(t, path)
-		if err := c.Add(attachedTo(filepath.Base(path), fmt.Sprintf("10.0.0.%d", i+2), path)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	endContainer(t, seen+"/ended")
-	for _, step := range []struct {
-		reason string
-		do     func()
+	unknown("")
+	unmount(t, nsPath)
+	unknown("hostPID")
+	startContainer(t)
+	for _, row := range []struct {
+		reason, says string
+		number       uint32
 	}{
-		{"their files are gone, and the directory is not confirmed", func() { endContainer(t, lost+"/c"); endContainer(t, lost+"/d") }},
-		{"it is unmounted", func() { unmount(t, lost) }},
+		{"process 1, and each other one", "/proc/1/ns/pid: input/output error", syscall.SYS_READLINKAT},
+		{"the list of processes", "/proc: input/output error", syscall.SYS_GETDENTS64},
 	} {
-		step.do()
-		if diff := cmp.Diff([]string{"c", "d", "live"}, ids(t, c)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", step.reason, diff)
-		}
+		t.Run(row.reason, func(t *testing.T) {
+			refuse.Call(t, row.number, func() {
+				if live, ended, err := divide(t.Context(), c.Entries()); !errors.Is(err, syscall.EIO) || len(live) != 1 || ended != nil {
+					t.Errorf("%v, %v, %v", live, ended, err)
+				}
+			})
+		})
 	}
-	if gone, err := c.Prune(t.Context()); err != nil || len(gone) != 1 || gone[0].ContainerID != "ended" {
-		t.Errorf("pruned: %v, %v", gone, err)
+	refuse.Call(t, syscall.SYS_READLINKAT, func() {
+		if _, err := make(namespaces).readThread("/proc/self", nil); !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "CAP_SYS_PTRACE") {
+			t.Errorf("got %v", err)
+		}
+	})
+	checkLive(t, "with a container", c)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if live, ended, err := divide(ctx, c.Entries()); !errors.Is(err, context.Canceled) || len(live) != 1 || ended != nil {
+		t.Errorf("after the end of the context: %v, %v, %v", live, ended, err)
+	}
+	if gone, err := c.Prune(ctx); !errors.Is(err, context.Canceled) || gone != nil {
+		t.Errorf("pruned after the end of the context: %v, %v", gone, err)
 	}
 }
 
-// Another namespace is mounted at the path and has the same inode number. On kernels
-// with namespace IDs its ID shows that; on others the entry counts as live.
+// Another namespace has the number of one that has ended. On kernels with namespace IDs its ID shows that, at a path or by a
+// process; on others the entry counts as live.
 //
-// Guard: [NetNS.is] compares [NetNS.ID], which [namespaceID] reads.
+// Guard: [NetNS.is] compares [NetNS.ID], which [readNetNS] reads.
 func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
 		return
 	}
-	nsPath := filepath.Join(newDir(t, dir), "blue")
+	startContainer(t)
+	nsPath, other := filepath.Join(dir, "blue"), filepath.Join(dir, "red")
 	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served)
-	mountNS(t, nsPath)
 	var was NetNS
-	// The kernel reuses the lowest free number, some time after the end. If another
+	endThread := func() {}
+	// The kernel uses the lowest free number again, some time after the end. If another
 	// process gets it, the test tries again with a new one.
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
-	for tries := 0; tries == 0 || !isInode(nsPath, was.Inode); tries++ {
+	for tries := 0; tries == 0 || readNetNS(other).Inode != was.Inode; tries++ {
+		if tries == 1000 {
+			t.Fatal("no namespace got the number of the one before it")
+		}
+		if tries > 0 {
+			unmount(t, other)
+			endThread()
+			<-again.C
+		}
 		if tries%10 == 0 {
+			mountNS(t, nsPath)()
 			if err := c.Add(attachedTo("a", "10.0.0.2", nsPath)); err != nil {
 				t.Fatal(err)
 			}
-			if was = c.Entries()[0].NetNS; !was.Present() {
-				t.Errorf("%+v is not present", was)
-			}
+			was = c.Entries()[0].NetNS
+			unmount(t, nsPath)
+			<-again.C
 		}
-		if tries == 1000 {
-			t.Fatal("no namespace got the inode number of the one before it")
-		}
-		endContainer(t, nsPath)
-		<-again.C
-		mountNS(t, nsPath)
+		endThread = mountNS(t, other)
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(string(read(t, "/proc/sys/kernel/osrelease")), "%d.%d", &major, &minor); err != nil {
@@ -415,69 +414,62 @@ func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
 	if was.ID != 0 {
 		want = nil
 	}
-	if diff := cmp.Diff(want, ids(t, c)); diff != "" || was.Present() != (was.ID == 0) {
-		t.Errorf("%+v is present: %t (-want +got):\n%s", was, was.Present(), diff)
-	}
-	// As recorded on an older kernel.
-	e := c.Entries()[0]
-	e.NetNS.ID = 0
-	if err := c.Add(e); err != nil {
+	checkLive(t, "a thread is in the other one", c, want...)
+	if err := c.Add(attachedTo("b", "10.0.0.3", other)); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"a"}, ids(t, c)); diff != "" {
-		t.Errorf("without an ID (-want +got):\n%s", diff)
+	endThread()
+	checkLive(t, "the other one is recorded", c, append(want, "b")...)
+	unknown := c.Entries()[0] // as recorded on an older kernel
+	unknown.NetNS.ID = 0
+	if err := c.Add(unknown); err != nil {
+		t.Fatal(err)
 	}
-	if got := c.Entries()[0].NetNS; got != e.NetNS {
-		t.Errorf("recorded %+v, want %+v", got, e.NetNS)
-	}
-	unknown := NetNS{Path: nsPath, Dir: e.NetNS.Dir}
-	if gone, err := goneOf(t.Context(), []NetNS{unknown}); err != nil || gone[0] {
-		t.Errorf("a namespace without identity: gone is %t, %v", gone, err)
-	}
-	t.Chdir(filepath.Dir(nsPath))
-	if relative := (NetNS{Path: filepath.Base(nsPath)}); relative.identified() != relative {
-		t.Error("a relative path was looked up")
+	checkLive(t, "without an ID", c, "a", "b")
+	if diff := cmp.Diff(unknown.NetNS, c.Entries()[0].NetNS); diff != "" {
+		t.Errorf("recorded (-want +got):\n%s", diff)
 	}
 }
 
-// isInode reports whether the namespace at path has this inode number.
-func isInode(path string, inode uint64) bool {
-	now, err := readNetNS(path)
-	return err == nil && now.Inode == inode
+// during is a context that calls a function when it is asked whether it has ended.
+type during struct {
+	context.Context
+	do func()
 }
 
-// TestDirectoriesAreClosed: no descriptor is left open by checking namespaces, by
-// writing a record, or by an Open that failed.
-func TestDirectoriesAreClosed(t *testing.T) {
-	base := t.TempDir()
-	var all []NetNS
-	for _, name := range []string{"a", "b"} {
-		dir := filepath.Join(base, name)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
+func (d during) Err() error {
+	d.do()
+	return d.Context.Err()
+}
+
+// TestPruneLeavesNew: Prune leaves entries that are recorded again while it checks namespaces, and removes the others that have ended.
+func TestPruneLeavesNew(t *testing.T) {
+	dir := inNamespaces(t)
+	if dir == "" {
+		return
+	}
+	startContainer(t)
+	ended := func(id string) Entry {
+		e := entry(id, "10.0.0.2")
+		e.NetNS = NetNS{Path: "/run/netns/" + id, Inode: 1}
+		return e
+	}
+	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, ended("a"), ended("b"), ended("c"), entry("d", "10.0.0.5"))
+	again, once := ended("b"), false
+	again.NetNS.Inode++
+	ctx := during{t.Context(), func() {
+		if !once {
+			once = true
+			if err := errors.Join(c.Remove(key("a")), c.Add(again)); err != nil {
+				t.Error(err)
+			}
 		}
-		for _, ns := range []string{"1", "2"} {
-			all = append(all, NetNS{Path: filepath.Join(dir, ns), Inode: 1, Dir: Directory{Inode: 1}})
-		}
+	}}
+	gone, err := c.Prune(ctx)
+	if err != nil || len(gone) != 1 || gone[0].Key != key("c") {
+		t.Errorf("gone: %v, %v", gone, err)
 	}
-	path := filepath.Join(base, "attachments")
-	c := begun(t, path, served)
-	if _, err := Open(path, served); !errors.Is(err, ErrLocked) {
-		t.Errorf("got %v, want %v", err, ErrLocked)
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := goneOf(t.Context(), all); !errors.Is(err, podsource.ErrIncomplete) {
-		t.Errorf("got %v, want %v", err, podsource.ErrIncomplete)
-	}
-	descriptors, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, fd := range descriptors {
-		if to, err := os.Readlink(fd); err == nil && strings.HasPrefix(to, base) {
-			t.Errorf("%s is still open", to)
-		}
+	if diff := cmp.Diff([]Entry{again, entry("d", "10.0.0.5")}, c.Entries(), equal); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
 	}
 }

@@ -12,13 +12,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // childEnv is set in the child process of a test. It names the child's directory.
@@ -114,6 +114,89 @@ func TestTwoWriters(t *testing.T) {
 	}
 }
 
+// The lock file is removed while the record is open. A second writer, of this process or of another one, opens the record; then no
+// change of the first one succeeds, and none of the second one is lost. While nobody else has opened it, the first one is told, too.
+//
+// Guard: [lockDirectory] compares the lock file with the one at its path.
+func TestHazard96LockFileIsRemoved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	first := begun(t, path, served, entry("a", "10.0.0.2"))
+	if err := os.Remove(path + ".lock"); err != nil {
+		t.Fatal(err)
+	}
+	refused := func() {
+		t.Helper()
+		for what, err := range map[string]error{"add": first.Add(entry("lost", "10.0.0.9")), "remove": first.Remove(key("a"))} {
+			if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), path+".lock was removed") {
+				t.Errorf("%s: %v, want %v", what, err, ErrLocked)
+			}
+		}
+	}
+	refused()
+	second := opened(t, path, served)
+	if err := second.Add(entry("b", "10.0.0.3")); err != nil {
+		t.Fatal(err)
+	}
+	refused()
+	if err := first.Close(); !errors.Is(err, ErrLocked) {
+		t.Errorf("closing: %v, want %v", err, ErrLocked)
+	}
+	if _, err := Open(path, served); !errors.Is(err, ErrLocked) {
+		t.Errorf("a third writer: %v, want %v", err, ErrLocked)
+	}
+	want := []string{"10.0.0.2", "10.0.0.3"}
+	if err := second.Close(); err != nil || !slices.Equal(recorded(opened(t, path, served)), want) {
+		t.Errorf("want %v in the record; error %v", want, err)
+	}
+}
+
+// A writer that is about to commit has the lock of the directory: a second one, after the lock file was removed, reads what the
+// first one writes.
+//
+// Guard: [Open] and [replace] lock the directory.
+func TestHazard96OpenDuringACommit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attachments")
+	first := begun(t, path, served)
+	opening := make(chan *Checkpoint)
+	dir, err := lockDirectory(first.lock) // as a commit does
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path + ".lock"); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		second, err := Open(path, served)
+		if err != nil {
+			panic(err)
+		}
+		opening <- second
+	}()
+	waits := fmt.Sprintf("-> FLOCK  ADVISORY  WRITE %d ", os.Getpid())
+	var second *Checkpoint
+	for second == nil && !strings.Contains(string(read(t, "/proc/locks")), waits) {
+		select {
+		case second = <-opening:
+			t.Error("it does not wait")
+		default:
+		}
+	}
+	content, err := encode(record{BootID: first.bootID, Written: time.Now(), Entries: []Entry{entry("a", "10.0.0.2")}})
+	if err == nil {
+		err = os.WriteFile(path, content, 0o600)
+	}
+	if err = errors.Join(err, dir.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if second == nil {
+		second = <-opening
+	}
+	if err := second.Close(); err != nil || !slices.Equal(recorded(opened(t, path, served)), []string{"10.0.0.2"}) {
+		t.Errorf("the second one did not read what the first one wrote; error %v", err)
+	}
+	_ = first.Close() // it has lost its lock
+}
+
 // TestDiskFull: on a full disk Add and Remove return errors, and the state does not
 // change, in memory and on the disk. After that both work again.
 func TestDiskFull(t *testing.T) {
@@ -179,38 +262,5 @@ func TestDiskFull(t *testing.T) {
 	}
 	if got := len(opened(t, path, served).Entries()); got != n-1 {
 		t.Errorf("%d attachments on the disk, want %d", got, n-1)
-	}
-}
-
-// TestNoBootID: without the kernel's boot ID Open and New return errors, and not
-// podsource.ErrNotHere, after which the fallback would be asked.
-func TestNoBootID(t *testing.T) {
-	dir := os.Getenv(childEnv)
-	if dir == "" {
-		runInNamespaces(t, syscall.CLONE_NEWNS)
-		return
-	}
-	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
-		skipLoudly(t, "mounting", err)
-	}
-	if err := syscall.Mount("tmpfs", "/proc/sys", "tmpfs", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "attachments")
-	for _, says := range []string{"no such file", "it is empty"} {
-		_, openErr := Open(path, served)
-		_, newErr := New(path, served)
-		for who, err := range map[string]error{"writer": openErr, "reader": newErr} {
-			if err == nil || errors.Is(err, podsource.ErrNotHere) || !strings.Contains(err.Error(), "boot ID") || !strings.Contains(err.Error(), says) {
-				t.Errorf("%s: %v, want an error about the boot ID: %s", who, err, says)
-			}
-		}
-		if err := os.MkdirAll("/proc/sys/kernel/random", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		write(t, "/proc/sys/kernel/random/boot_id", "\n")
-	}
-	if err := opened(t, path, ofBoot("1")).Close(); err != nil {
-		t.Errorf("with Options.BootID: %v", err)
 	}
 }

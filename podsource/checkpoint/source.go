@@ -3,23 +3,66 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
+
+// DefaultLag is the default of Options.Lag: twice kubelet's runtimeRequestTimeout, whose
+// default is two minutes, and three minutes.
+const DefaultLag = 7 * time.Minute
+
+// Options are the options of [Open] and [New]. Networks is required.
+type Options struct {
+	// Networks are the networks in which the agent serves every ADD. The record speaks
+	// of these networks and of no other. There must be at least one.
+	Networks []string
+	// BootID identifies the current boot of the node. A record of another boot is
+	// empty. Zero is the kernel's, /proc/sys/kernel/random/boot_id. Where that can't be
+	// read, as on systems other than Linux, a record stays valid after a boot.
+	BootID string
+	// Lag is how long after its address was reserved the source of a
+	// [Checkpoint.Backfill] may first list a container, and how long after [Open] an
+	// ADD of another CNI server may still reserve an address. Zero is [DefaultLag];
+	// it must not be negative.
+	Lag time.Duration
+}
+
+// A place is where a record is, and for what it is read.
+type place struct {
+	path, bootID string
+	networks     []string
+	lag          time.Duration
+}
+
+// validate checks options, and sets their defaults.
+func (o Options) validate(path string) (p place, err error) {
+	switch {
+	case len(o.Networks) == 0:
+		return p, errors.New("Options.Networks is empty; name the networks in which the agent serves every ADD")
+	case o.Lag < 0:
+		return p, fmt.Errorf("Options.Lag is %v; it must not be negative", o.Lag)
+	case slices.ContainsFunc(o.Networks, func(network string) bool { return !name.MatchString(network) }):
+		return p, fmt.Errorf("Options.Networks has an invalid name: %q", o.Networks)
+	}
+	bootID, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // random(4)
+	path, err = filepath.Abs(path)
+	return place{path, cmp.Or(o.BootID, strings.TrimSpace(string(bootID))), slices.Clone(o.Networks), cmp.Or(o.Lag, DefaultLag)}, err
+}
 
 // A Source reads a record that another process, or another part of this one, writes.
 // Use [New] to make one.
-type Source struct {
-	path, bootID string
-	networks     []string
-}
+type Source struct{ place }
 
 // New returns the record at path as a source, for programs that do not write it. Each
 // call of Pods reads the file; it follows symbolic links and takes no lock. New itself
@@ -28,11 +71,11 @@ type Source struct {
 // The answer has a gap since the file was last written (hazard 51): it names the
 // recorded containers, and does not speak of other reservations of that time.
 func New(path string, opts Options) (*Source, error) {
-	path, opts, err := opts.validate(path)
+	p, err := opts.validate(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the record of attachments %q: %w", path, err)
+		return nil, err
 	}
-	return &Source{path, opts.BootID, slices.Clone(opts.Networks)}, nil
+	return &Source{p}, nil
 }
 
 // Rank returns [podsource.RankCache].
@@ -42,16 +85,15 @@ func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 // [podsource.ErrNotHere] if there is no file. See the package comment for the
 // declarations and other errors.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
-	return answer(ctx, s.networks, func() ([]Entry, []podsource.Gap, error) {
-		r, sameBoot, err := load(s.path, s.bootID)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, fmt.Errorf("%w: %w", podsource.ErrNotHere, err)
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		return r.Entries, r.gapsSince(sameBoot, readClocks(), time.Time{}), nil
-	})
+	r, sameBoot, err := load(s.path, s.bootID)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", podsource.ErrNotHere, err)
+	}
+	if err != nil {
+		return podsource.Answer{Source: "checkpoint"}, err
+	}
+	g, _ := r.gapUntil(time.Time{}, sameBoot, time.Now(), boottime.Since())
+	return answer(ctx, s.networks, r.Entries, g)
 }
 
 // Rank returns [podsource.RankCache].
@@ -62,84 +104,36 @@ func (c *Checkpoint) Rank() podsource.Rank { return podsource.RankCache }
 // Close the error is [fs.ErrClosed]. See the package comment for the declarations and
 // other errors.
 func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
-	return answer(ctx, c.networks, func() ([]Entry, []podsource.Gap, error) {
-		s := c.state.Load()
-		switch {
-		case s == nil:
-			return nil, nil, fmt.Errorf("reading the record %s: %w", c.path, fs.ErrClosed)
-		case !s.written:
-			return nil, nil, fmt.Errorf("%w: the record %s was never written", podsource.ErrNotHere, c.path)
-		}
-		return s.entries(), s.gapsAt(time.Now()), nil // of s, since c may be closed by now
-	})
+	s := c.state.Load()
+	switch {
+	case s == nil:
+		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("reading the record %s: %w", c.path, fs.ErrClosed)
+	case !s.written:
+		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("%w: the record %s was never written", podsource.ErrNotHere, c.path)
+	}
+	now := s.at(time.Now())
+	c.state.CompareAndSwap(s, now) // else a change has read the clocks meanwhile
+	return answer(ctx, c.networks, now.sorted(), now.gap)
 }
 
 // answer returns a pod for each entry of a record that has not certainly ended, and declares
-// that there are no other live containers in these networks, except in gaps.
-func answer(ctx context.Context, networks []string, read func() ([]Entry, []podsource.Gap, error)) (podsource.Answer, error) {
-	a := podsource.Answer{Source: "checkpoint"}
+// that there are no other live containers in these networks, except in the gap.
+func answer(ctx context.Context, networks []string, entries []Entry, g gap) (podsource.Answer, error) {
+	live, _, unknown := divide(ctx, entries)
 	if ctx.Err() != nil {
-		return a, context.Cause(ctx)
+		return podsource.Answer{Source: "checkpoint"}, context.Cause(ctx)
 	}
-	all, gaps, err := read()
-	if err != nil {
-		return a, err
-	}
-	live, _, err := divide(ctx, all)
-	if err != nil {
-		return a, err
-	}
+	a := podsource.Answer{Source: "checkpoint", Networks: networks, Names: podsource.AnyContainer, AtOnce: true, Authoritative: true, Gaps: g.answer()}
 	for _, e := range live {
 		a.Pods = append(a.Pods, podsource.Pod{
 			NamespacedName: e.Pod, UID: e.UID, ContainerIDs: []string{e.ContainerID}, IPs: e.IPs, Network: e.Network,
 		})
 	}
-	a.Networks, a.Authoritative, a.Gaps, a.Note = networks, true, gaps, gapsNote(gaps)
-	a.Names, a.AtOnce = podsource.AnyContainer, true
+	if len(a.Gaps) > 0 {
+		a.Note = "Attachments may be missing of times in which the record was not kept. "
+	}
+	if unknown != nil {
+		a.Note += fmt.Sprintf("Attachments count as live although their network namespaces may have ended: %v", unknown)
+	}
 	return a, nil
-}
-
-// divide separates entries by whether their network namespaces have certainly ended. It
-// stops between two of them when ctx ends.
-func divide(ctx context.Context, all []Entry) (live, gone []Entry, err error) {
-	if ctx.Err() != nil {
-		return nil, nil, context.Cause(ctx)
-	}
-	namespaces := make([]NetNS, len(all))
-	for i := range all {
-		namespaces[i] = all[i].NetNS
-	}
-	isGone, err := goneOf(ctx, namespaces)
-	if err != nil {
-		return nil, nil, err
-	}
-	for i, e := range all {
-		if isGone[i] {
-			gone = append(gone, e)
-		} else {
-			live = append(live, e)
-		}
-	}
-	return live, gone, nil
-}
-
-// gapsNote describes gaps for people.
-func gapsNote(gaps []podsource.Gap) string {
-	if len(gaps) == 0 {
-		return ""
-	}
-	text := func(t time.Time, never string) string {
-		if t.IsZero() {
-			return never
-		}
-		return t.UTC().Format(time.RFC3339)
-	}
-	var all []string
-	for _, g := range gaps {
-		all = append(all, text(g.From, "ever")+" to "+text(g.To, "now"))
-		if g.But != 0 {
-			all[len(all)-1] += " (except sandboxes)"
-		}
-	}
-	return "the record may lack attachments of these times, so it does not speak of their reservations: " + strings.Join(all, ", ")
 }
