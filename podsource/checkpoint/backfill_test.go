@@ -16,7 +16,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -111,7 +110,7 @@ func TestBackfill(t *testing.T) {
 // Guard: [finishedLongAgo] leaves out pods that have no attachment any more, and
 // [backfill.add] returns no error for a pod without addresses and containers.
 func TestHazard61FinishedPods(t *testing.T) {
-	n := newNode(t, t.TempDir())
+	n := newNode(t)
 	n.reserve("10.0.0.2", "live")
 	n.reserve("10.0.0.3", "leaked")
 	reserved := map[netip.Addr]string{netip.MustParseAddr("10.0.0.2"): "live", netip.MustParseAddr("10.0.0.3"): "new-owner"}
@@ -140,7 +139,7 @@ func TestHazard61FinishedPods(t *testing.T) {
 	if got := c.Entries(); len(got) != 1 || got[0].UID != "live" {
 		t.Errorf("recorded: %+v, want one attachment", got)
 	}
-	if err := n.pass(c, gc.Options{}); err != nil {
+	if err := n.pass(c); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]string{"10.0.0.2"}, n.left()); diff != "" {

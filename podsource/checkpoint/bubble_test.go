@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -28,14 +27,11 @@ import (
 // [Checkpoint.Backfill], and [narrowed] one after it.
 func TestHazard52FirstStartWithADDsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gctest.Uptime(t, 24*time.Hour)
-		n := newNode(t, t.TempDir())
+		n := newNode(t)
 		n.reserve("10.0.0.2", "old")
 		n.reserve("10.0.0.3", "leaked")
-		n.reserve("10.0.0.4", "reserved")
-		n.setAge("10.0.0.4", time.Minute)
-		n.reserve("10.0.0.5", "leaked-a-minute-ago")
-		n.setAge("10.0.0.5", time.Minute)
+		n.Reserve(network1, "10.0.0.4", "reserved", time.Minute)
+		n.Reserve(network1, "10.0.0.5", "leaked-a-minute-ago", time.Minute)
 		ips := map[string]string{"old": "10.0.0.2", "reserved": "10.0.0.4", "about-to": "10.0.0.6"}
 		listed := []string{"old"}
 		runtime := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return runtimeOf(listed...), nil })
@@ -71,8 +67,7 @@ func TestHazard52FirstStartWithADDsInFlight(t *testing.T) {
 		check("after AtStartup", []string{"10.0.0.2", "10.0.0.4", "10.0.0.5"}, []string{"10.0.0.2"})
 
 		time.Sleep(3 * time.Minute)
-		n.reserve("10.0.0.6", "about-to")
-		n.setAge("10.0.0.6", 0)
+		n.Reserve(network1, "10.0.0.6", "about-to", 0)
 		time.Sleep(DefaultLag)
 		pass()
 		check("older than the minimum age", []string{"10.0.0.2", "10.0.0.4", "10.0.0.5", "10.0.0.6"}, []string{"10.0.0.2"})
@@ -83,8 +78,7 @@ func TestHazard52FirstStartWithADDsInFlight(t *testing.T) {
 		check("the runtime lists them", []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"}, []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"})
 
 		time.Sleep(DefaultLag)
-		n.reserve("10.0.0.7", "leaked-since")
-		n.setAge("10.0.0.7", DefaultLag+2*time.Minute)
+		n.Reserve(network1, "10.0.0.7", "leaked-since", DefaultLag+2*time.Minute)
 		fill()
 		pass()
 		check("in the end", []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"}, []string{"10.0.0.2", "10.0.0.4", "10.0.0.6"})

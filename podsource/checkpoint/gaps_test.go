@@ -271,13 +271,11 @@ func rollback(t *testing.T, after time.Duration) {
 		}, withRuntime},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			gctest.Uptime(t, 24*time.Hour)
-			n := newNode(t, t.TempDir())
-			for ip, ago := range map[string]time.Duration{"a": 3 * time.Hour, "meanwhile": -after, "leaked-meanwhile": -after, "leaked-before": 3 * time.Hour} {
-				address := map[string]string{"a": "10.0.0.2", "meanwhile": "10.0.0.3", "leaked-meanwhile": "10.0.0.4", "leaked-before": "10.0.0.5"}[ip]
-				n.reserve(address, ip)
-				n.setAge(address, ago)
-			}
+			n := newNode(t)
+			n.Reserve(network1, "10.0.0.2", "a", 3*time.Hour)
+			n.Reserve(network1, "10.0.0.3", "meanwhile", -after)
+			n.Reserve(network1, "10.0.0.4", "leaked-meanwhile", -after)
+			n.Reserve(network1, "10.0.0.5", "leaked-before", 3*time.Hour)
 			content, err := encode(record{Written: time.Now().Add(-2 * time.Hour), Gap: gap{at(1), at(1), at(0)}, Entries: []Entry{entry("a", "10.0.0.2")}})
 			if err != nil {
 				t.Fatal(err)
@@ -333,7 +331,7 @@ func TestHazard51UntilWhen(t *testing.T) {
 //
 // Guard: [Checkpoint.Backfill] leaves [gap.Others] as it is.
 func TestHazard49BackfillFromRuntime(t *testing.T) {
-	n := newNode(t, t.TempDir())
+	n := newNode(t)
 	n.allow = nil
 	sandbox, leaked, nerdctl := strings.Repeat("5a", 32), strings.Repeat("1e", 32), "default-"+strings.Repeat("ed", 32)
 	n.reserve("10.0.0.2", sandbox)
@@ -374,13 +372,12 @@ func TestHazard49BackfillFromRuntime(t *testing.T) {
 //
 // Guard: a record of another boot is empty, and the gap of [record.gapUntil] begins with this boot.
 func TestHazard110RebootedNode(t *testing.T) {
-	n := newNode(t, t.TempDir())
+	n := newNode(t)
+	gctest.Uptime(t, boottime.Since())
 	for _, ip := range []string{"10.0.0.2", "10.0.0.3"} {
-		n.reserve(ip, "before-"+ip)
-		n.setAge(ip, boottime.Since()+time.Hour)
+		n.Reserve(network1, ip, "before-"+ip, boottime.Since()+time.Hour)
 	}
-	n.reserve("10.0.0.4", "of-this-boot")
-	n.setAge("10.0.0.4", boottime.Since()/2)
+	n.Reserve(network1, "10.0.0.4", "of-this-boot", boottime.Since()/2)
 	path := filepath.Join(t.TempDir(), "attachments")
 	write(t, path, string(written(t, ofBoot("before"), entry("before-10.0.0.2", "10.0.0.2"))))
 	c := opened(t, path, served)

@@ -4,8 +4,6 @@ package checkpoint
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,7 +18,6 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -124,49 +121,32 @@ func write(t testing.TB, path, content string) {
 
 // A node is a data directory of host-local with one network.
 type node struct {
-	t     testing.TB
-	dir   string
-	store *hostlocal.Store
+	t testing.TB
+	*gctest.Dir
 	allow []string // gc.Options.AllowForeign; newNode allows any owner, so that names can stand for IDs
 }
 
-func newNode(t testing.TB, dataDir string) *node {
+func newNode(t testing.TB) *node {
 	t.Helper()
-	n := &node{t, filepath.Join(dataDir, network1), hostlocal.New(dataDir), []string{"*"}}
-	if err := os.Mkdir(n.dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		t.Fatal(err)
-	}
-	return n
+	gctest.Uptime(t, 24*time.Hour)
+	return &node{t, gctest.NewDir(t), []string{"*"}}
 }
 
-// reserve writes a reservation as host-local does. It is an hour old.
+// reserve writes a reservation that is an hour old.
 func (n *node) reserve(ip, containerID string) {
 	n.t.Helper()
-	write(n.t, filepath.Join(n.dir, ip), containerID+"\r\neth0")
-	n.setAge(ip, time.Hour)
-}
-
-// setAge sets the age of a reservation.
-func (n *node) setAge(ip string, ago time.Duration) {
-	n.t.Helper()
-	at := time.Now().Add(-ago)
-	if err := os.Chtimes(filepath.Join(n.dir, ip), at, at); err != nil {
-		n.t.Fatal(err)
-	}
+	n.Reserve(network1, ip, containerID, time.Hour)
 }
 
 // left returns the reserved addresses.
-func (n *node) left() []string {
+func (n *node) left() (out []string) {
 	n.t.Helper()
-	entries, err := os.ReadDir(n.dir)
+	list, err := n.Store.List(n.t.Context())
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	var out []string
-	for _, e := range entries {
-		if e.Name() != "lock" {
-			out = append(out, e.Name())
-		}
+	for _, r := range list.Reservations {
+		out = append(out, r.IP.String())
 	}
 	return out
 }
@@ -174,18 +154,17 @@ func (n *node) left() []string {
 func (n *node) reconciler(source podsource.Source, opts gc.Options) *gc.Reconciler {
 	n.t.Helper()
 	opts.AllowForeign = n.allow
-	r, err := gc.New(n.store, []string{network1}, source, opts)
+	r, err := gc.New(n.Store, []string{network1}, source, opts)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	return r
 }
 
-// pass runs one pass with this source, on a node that has been up for a day.
-func (n *node) pass(source podsource.Source, opts gc.Options) error {
+// pass runs one pass with this source.
+func (n *node) pass(source podsource.Source) error {
 	n.t.Helper()
-	gctest.Uptime(n.t, 24*time.Hour)
-	_, err := n.reconciler(source, opts).Reconcile(n.t.Context())
+	_, err := n.reconciler(source, gc.Options{}).Reconcile(n.t.Context())
 	return err
 }
 
@@ -197,8 +176,7 @@ func (n *node) hook(source podsource.Source) error {
 }
 
 // recorded returns the addresses in the record.
-func recorded(c *Checkpoint) []string {
-	var out []string
+func recorded(c *Checkpoint) (out []string) {
 	for _, e := range c.Entries() {
 		for _, ip := range e.IPs {
 			out = append(out, ip.String())

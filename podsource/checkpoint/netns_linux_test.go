@@ -18,7 +18,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/refuse"
 )
 
@@ -177,7 +176,7 @@ func TestHazard92PathIsGone(t *testing.T) {
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			end := row.hold(t)
-			n := newNode(t, t.TempDir())
+			n := newNode(t)
 			n.reserve("10.0.0.2", "a")
 			n.reserve("10.0.0.3", "b")
 			c := begun(t, filepath.Join(t.TempDir(), "attachments"), noLag, attachedTo("a", "10.0.0.2", row.path), entry("b", "10.0.0.3"))
@@ -210,7 +209,7 @@ func TestHazard92PathIsGone(t *testing.T) {
 			if err != nil || len(gone) != 1 || gone[0].NetNS != was || len(c.Entries()) != 1 {
 				t.Errorf("pruned %v, %v", gone, err)
 			}
-			if err := n.pass(c, gc.Options{}); err != nil || !slices.Equal(n.left(), []string{"10.0.0.3"}) {
+			if err := n.pass(c); err != nil || !slices.Equal(n.left(), []string{"10.0.0.3"}) {
 				t.Errorf("left are %v, error %v", n.left(), err)
 			}
 		})

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// withChecksum returns a file with a record's JSON and the right checksum.
+func withChecksum(format, record string) string {
+	return fmt.Sprintf(`{"format":%q,"crc32":%d,"record":%s}`, format, crc32.ChecksumIEEE([]byte(record)), record)
+}
+
+// A file with another format, or one that is not in its format, is refused: by readers and writers, also with a fallback, without a
+// release, and as it was. If there is none, as after a person has moved it away, the fallback is asked.
+//
+// Guard: [decode] accepts only [Format], and no unknown field of the record. [Checkpoint.Pods] and [Source.Pods] return
+// [podsource.ErrNotHere] only if there is no file.
+func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
+	const a = `{"network":"podnet","containerID":"a","ifName":"eth0","ips":[],"time":"2025-03-01T12:00:00Z"}`
+	as := func(id string) string { return strings.Replace(a, `"a"`, `"`+id+`"`, 1) }
+	of := func(entries ...string) string {
+		return withChecksum(Format, `{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[`+strings.Join(entries, ",")+`]}`)
+	}
+	rest := func(rest string) string { return withChecksum(Format, `{"bootID":""`+rest+`}`) }
+	if _, err := decode([]byte(of(a, as("b")))); err != nil {
+		t.Fatalf("the file that the rows change is invalid: %v", err)
+	}
+	for _, row := range []struct {
+		reason, content string
+		is              error
+		says            string
+	}{
+		{"the next version", withChecksum("hostlocal-gc/attachments/5", `{"bootID":"","attachments":[]}`), ErrVersion, "attachments/5"},
+		{"the next version, with other fields", `{"format":"hostlocal-gc/attachments/5","pages":7}`, ErrVersion, Format},
+		{"another program's file", `{"format":"theirs"}`, ErrVersion, "theirs"},
+		{"no format", `{}`, ErrCorrupt, "format"},
+		{"no format, and the rest is right", strings.Replace(of(a), "format", "other", 1), ErrCorrupt, "format"},
+		{"a format that is not a string", `{"format":1}`, ErrCorrupt, "cannot unmarshal"},
+		{"empty, as after a power loss", "", ErrCorrupt, "end of JSON"},
+		{"zeros, as after a power loss", strings.Repeat("\x00", 512), ErrCorrupt, "invalid character"},
+		{"null", `null`, ErrCorrupt, "format"},
+		{"something after the end", of(a) + "{}", ErrCorrupt, "after top-level value"},
+		{"no record", `{"format":"` + Format + `"}`, ErrCorrupt, "EOF"},
+		{"a wrong sum", strings.Replace(of(a), `"containerID":"a"`, `"containerID":"b"`, 1), ErrCorrupt, "checksum"},
+		{"no list of attachments", rest(`,"written":"2025-03-01T12:00:00Z"`), ErrCorrupt, "list of attachments"},
+		{"null for the list", rest(`,"written":"2025-03-01T12:00:00Z","attachments":null`), ErrCorrupt, "list of attachments"},
+		{"an unknown field, which the next change would lose", rest(`,"written":"2025-03-01T12:00:00Z","attachments":[],"new":1`), ErrCorrupt, "unknown field"},
+		{"an unknown field of an attachment", of(strings.Replace(a, "{", `{"new":1,`, 1)), ErrCorrupt, "unknown field"},
+		{"the same attachment twice", of(a, a), ErrCorrupt, "attachment 2 "},
+		{"... after another one", of(a, as("b"), as("b")), ErrCorrupt, "attachment 3 "},
+		{"... and another one between", of(a, as("b"), a), ErrCorrupt, "attachment 3 "},
+		{"the second attachment without container ID, and more", of(a, as(""), as("")), ErrCorrupt, "attachment 2: "},
+		{"no time of writing", rest(`,"attachments":[]`), ErrCorrupt, "time"},
+		{"written before the boot", rest(`,"written":"2025-03-01T12:00:00Z","sinceBoot":-1,"attachments":[]`), ErrCorrupt, "time"},
+		{"an invalid address", of(strings.Replace(a, `[]`, `["10.0.0.256"]`, 1)), ErrCorrupt, "10.0.0.256"},
+		{"an empty address", of(strings.Replace(a, `[]`, `[""]`, 1)), ErrCorrupt, "attachment 1: "},
+		{"null for an attachment", of("null"), ErrCorrupt, "attachment 1: "},
+		{"a directory", "", nil, "is a directory"},
+		{"missing", "", podsource.ErrNotHere, "never written"},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			n, path := newNode(t), filepath.Join(t.TempDir(), "attachments")
+			n.reserve("10.0.0.2", "a")
+			n.reserve("10.0.0.3", "known-to-runtime")
+			n.reserve("10.0.0.4", "leaked")
+			fallback := podsource.Static{{ContainerIDs: []string{"known-to-runtime"}}}
+			left := []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"}
+			var sources []podsource.Source
+			switch {
+			case row.is == podsource.ErrNotHere:
+				sources = append(sources, opened(t, path, served))
+				left = left[1:2]
+			case row.is == nil:
+				if err := os.Mkdir(path, 0o755); err != nil {
+					t.Fatal(err)
+				}
+			default:
+				write(t, path, row.content)
+			}
+			check := func(who string, err error) {
+				is := row.is == nil || errors.Is(err, row.is)
+				if err == nil || !is || errors.Is(err, podsource.ErrNotHere) != (row.is == podsource.ErrNotHere) || !strings.Contains(err.Error(), row.says) &&
+					!strings.Contains(err.Error(), "no such file") || (row.is == ErrCorrupt || row.is == ErrVersion) && !strings.Contains(err.Error(), path+": ") {
+					t.Errorf("%s: %v, want %v with %q", who, err, row.is, row.says)
+				}
+			}
+			for _, source := range append(sources, reader(t, path, served)) {
+				_, err := source.Pods(t.Context())
+				check("source", err)
+				if err := n.pass(podsource.Fallback(source, fallback)); (err == nil) != (row.is == podsource.ErrNotHere) || err != nil && !errors.Is(err, gc.ErrRefused) {
+					t.Errorf("a pass with a fallback: %v", err)
+				}
+				if diff := cmp.Diff(left, n.left()); diff != "" {
+					t.Errorf("left (-want +got):\n%s", diff)
+				}
+			}
+			if row.is != podsource.ErrNotHere {
+				c, err := Open(path, served)
+				if check("writer", err); c != nil || row.is != nil && string(read(t, path)) != row.content {
+					t.Errorf("there is a writer, %v, or the file was changed", c)
+				}
+			}
+		})
+	}
+}
+
+// A truncated file is damaged, whatever its length. With a flipped bit in the boot ID or in a container ID, addresses of live
+// containers would be released. Outside of the record a flipped bit may change nothing, as in the letter case of a key.
+//
+// Guard: [decode] compares [document.Sum].
+func TestHazard26EveryByte(t *testing.T) {
+	content := written(t, ofBoot("5c7b9a1e"), entry("a", "10.0.0.2"))
+	whole, err := decode(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, content []byte) {
+		got, err := decode(content)
+		if err == nil && !cmp.Equal(whole, got, equal) || err != nil && (got != nil || !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrVersion)) {
+			t.Errorf("%s: %v, %v", what, got, err)
+		}
+	}
+	for i := range content {
+		for bit := range 8 {
+			flipped := slices.Clone(content)
+			flipped[i] ^= 1 << bit
+			check(fmt.Sprintf("bit %d of byte %d", bit, i), flipped)
+		}
+		if got, err := decode(content[:i]); got != nil || !errors.Is(err, ErrCorrupt) {
+			t.Errorf("the first %d bytes: %v, %v", i, got, err)
+		}
+	}
+}
+
+// FuzzDecode: any bytes are a record or an error, and a record does not change when it
+// is encoded and decoded.
+func FuzzDecode(f *testing.F) {
+	f.Add(written(f, ofBoot("5c7b9a1e"), entry("a", "10.0.0.2"), entry("b", "fd00::2")))
+	for _, record := range []string{
+		`{"bootID":"\u2028","written":"2025-03-01T12:00:00Z","attachments":[{"network":"n","containerID":"a","ifName":"e","ips":["::ffff:10.0.0.1","fe80::1%eth0"],"netns":{"path":"x","inode":1}}]}`,
+		`{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[null]}`, `{"bootid":"","WRITTEN":"2025-03-01T12:00:00Z","ATTACHMENTS":[]}`,
+	} {
+		f.Add([]byte(record)) // see below
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		// A fuzzer does not find checksums, so content is also tried as a record with
+		// the right one.
+		for _, content := range [][]byte{content, []byte(withChecksum(Format, string(content)))} {
+			r, err := decode(content)
+			if err != nil {
+				if r != nil || !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrVersion) {
+					t.Fatalf("%v, %v", r, err)
+				}
+				continue
+			}
+			again, err := encode(*r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if back, err := decode(again); err != nil || !cmp.Equal(r, back, equal) {
+				t.Errorf("%v: (-first +again):\n%s", err, cmp.Diff(r, back, equal))
+			}
+		}
+	})
+}
