@@ -45,7 +45,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, atta
 	doing := "adding to the record " + c.path
 	c.watch(make(map[Key]bool))
 	defer c.watch(nil)
-	if s := c.state.Load(); s != nil && s.written && !s.gap.has(s.gap.From) {
+	if s := c.state.Load(); s != nil && !s.gap.has(s.gap.From) {
 		return fmt.Errorf("%s: %w", doing, fs.ErrExist)
 	}
 	f := backfill{attachmentsOf: attachmentsOf, lag: c.lag, asked: time.Now()}
@@ -60,7 +60,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, atta
 			if before := f.before.Round(0); before.After(s.gap.From) {
 				s.gap.From = before
 			}
-			if f.kind == podsource.AnyContainer && s.gap.From.After(s.gap.Others) {
+			if f.kind == podsource.AnyContainer {
 				s.gap.Others = s.gap.From
 			}
 		}

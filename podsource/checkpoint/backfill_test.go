@@ -179,7 +179,7 @@ func TestBackfillLeavesOpen(t *testing.T) {
 		{"a list of an hour ago", dated(ago(time.Hour)), ago(time.Hour + lag)},
 		{"a list of a time in the future", dated(far), time.Time{}},
 		{"... soon", dated(at.Add(lag / 2)), time.Time{}},
-		{"a record with a gap", dated(time.Time{}, podsource.Gap{From: ago(2 * time.Hour), To: ago(time.Hour)}, podsource.Gap{From: ago(time.Hour)}), ago(2 * time.Hour)},
+		{"a record with a gap", dated(time.Time{}, podsource.Gap{From: ago(time.Hour)}, podsource.Gap{From: ago(2 * time.Hour), To: ago(time.Hour)}), ago(2 * time.Hour)},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			c := opened(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: []string{network1}, Lag: lag})
@@ -271,10 +271,21 @@ func TestBackfillWhileServing(t *testing.T) {
 	}
 }
 
-// TestBackfillEnds: without a gap Backfill does not ask the source.
+// TestBackfillEnds: a later Backfill opens no gap again, also if its context has ended or its source lists less. Without a gap the
+// source is not asked.
 func TestBackfillEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := begun(t, path, noLag, entry("a", "10.0.0.2"))
+	was := c.state.Load().gap
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := c.Backfill(ended, podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) { return runtimeOf("b"), ctx.Err() }), noAttachments)
+	list := runtimeOf("b")
+	list.Pods[0] = podsource.Pod{StartedAt: was.From.Add(-time.Hour)}
+	lessErr := c.Backfill(t.Context(), answers(list), noAttachments)
+	if now := c.state.Load().gap; !errors.Is(err, context.Canceled) || lessErr != nil || now != was {
+		t.Errorf("the gap was %v and is %v; errors %v, %v", was, now, err, lessErr)
+	}
 	if err := c.Backfill(t.Context(), noPods, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -284,6 +295,10 @@ func TestBackfillEnds(t *testing.T) {
 	}
 	if got, err := c.Pods(t.Context()); err != nil || got.Gaps != nil || got.Note != "" {
 		t.Errorf("got %+v, %v, want no gaps", got, err)
+	}
+	f := backfill{asked: at(5), before: at(3)} // a coarse clock shows the same time for a list as for the call
+	if f.notListedSince(at(5)); f.before != at(3) {
+		t.Errorf("a list of the time of the call counts as one of %v", f.before)
 	}
 }
 

@@ -152,7 +152,7 @@ func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 	_, ended, _ := divide(ctx, c.Entries()) // an unknown one has not ended
 	err = c.change("removing attachments whose network namespaces have ended", func(s *state) (bool, error) {
 		for _, e := range ended {
-			if now, found := s.entries[e.Key]; found && now.NetNS == e.NetNS { // else it was recorded again meanwhile
+			if s.entries[e.Key].NetNS == e.NetNS { // else it was removed or recorded again meanwhile
 				delete(s.entries, e.Key)
 				gone = append(gone, e)
 			}

@@ -188,53 +188,6 @@ func TestPods(t *testing.T) {
 // errorAnswer is the answer beside an error: only the name of the source.
 var errorAnswer = podsource.Answer{Source: "checkpoint"}
 
-// TestArguments: Open and New return errors for invalid arguments, and change no file.
-func TestArguments(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "attachments")
-	for _, row := range []struct {
-		reason, path string
-		opts         Options
-		says         string
-	}{
-		{"no networks", path, Options{}, "Options.Networks"},
-		{"an invalid network", path, Options{Networks: []string{network1, "a/b"}}, `"a/b"`},
-		{"an invalid first network", path, Options{Networks: []string{"", network1}}, `""`},
-		{"a negative lag", path, Options{Networks: []string{network1}, Lag: -1}, "Options.Lag"},
-	} {
-		s, newErr := New(row.path, row.opts)
-		c, openErr := Open(row.path, row.opts)
-		if s != nil || c != nil {
-			t.Errorf("%s: %v, %v beside an error", row.reason, s, c)
-		}
-		for who, err := range map[string]error{"reader": newErr, "writer": openErr} {
-			if err == nil || !strings.Contains(err.Error(), row.says) || errors.Is(err, podsource.ErrNotHere) {
-				t.Errorf("%s: the %s returns %v", row.reason, who, err)
-			}
-		}
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
-		t.Errorf("there are %v, %v", left, err)
-	}
-}
-
-// A relative path is resolved when the record is opened.
-func TestRelativePath(t *testing.T) {
-	dir := t.TempDir()
-	t.Chdir(dir)
-	c := begun(t, "attachments", served)
-	r := reader(t, "attachments", served)
-	t.Chdir(t.TempDir())
-	if err := c.Add(entry("a", "10.0.0.2")); err != nil {
-		t.Fatal(err)
-	}
-	for who, r := range map[string]*Source{"relative path": r, "absolute path": reader(t, filepath.Join(dir, "attachments"), served)} {
-		if got := ids(t, r); !slices.Equal(got, []string{"a"}) {
-			t.Errorf("a reader with the %s sees %v", who, got)
-		}
-	}
-}
-
 // TestCallersSlices: slices of callers are copied.
 func TestCallersSlices(t *testing.T) {
 	networks := []string{network1}
@@ -287,14 +240,17 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
-// TestClosed: after Close all methods return errors and write nothing.
-func TestClosed(t *testing.T) {
+// TestClose: it writes before it releases the lock, else it would overwrite the next writer's record. After that, also if it could
+// not write, all methods return errors and write nothing.
+func TestClose(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := begun(t, path, served, entry("a", "10.0.0.2"))
-	for range 2 {
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+	blockWrites(t, path)
+	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "closing the record in "+path) {
+		t.Errorf("got %v", err)
+	}
+	if err := errors.Join(c.Close(), os.RemoveAll(path+".tmp")); err != nil {
+		t.Fatal(err)
 	}
 	other := opened(t, path, served)
 	if _, ok := c.Get(key("a")); ok || len(c.Entries()) != 0 {
@@ -310,31 +266,15 @@ func TestClosed(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, fs.ErrClosed)
 		}
 	}
-	if diff := cmp.Diff([]string{"10.0.0.2"}, recorded(other)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	if got := recorded(other); !slices.Equal(got, []string{"10.0.0.2"}) {
+		t.Errorf("recorded are %v", got)
 	}
-}
-
-// TestClose writes before it releases the lock: else it would overwrite the next writer's record. If the record can't be written,
-// it is closed nevertheless.
-func TestClose(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
-	c := begun(t, path, served)
-	blockWrites(t, path)
-	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "closing the record in "+path) {
-		t.Errorf("got %v", err)
-	}
-	if err := os.RemoveAll(path + ".tmp"); err != nil {
+	if err := errors.Join(other.lock.Close(), os.Remove(path+".lock")); err != nil { // as if it had released it
 		t.Fatal(err)
 	}
-	c = opened(t, path, served)
-	if err := c.lock.Close(); err != nil { // as if it had released it
-		t.Fatal(err)
-	}
-	if err := c.Close(); err == nil {
+	if err := other.Close(); err == nil {
 		t.Error("it writes without the lock")
 	}
-	opened(t, path, served)
 }
 
 // blockWrites makes writing the record at path fail.
@@ -395,33 +335,45 @@ func TestHazard106OfThisBootAlone(t *testing.T) {
 	}
 }
 
-// TestOpenFails: if the directory is missing, that is the caller's mistake, not a record that was never written.
+// TestOpenFails: a mistake of the caller is not a record that was never written, and changes no file.
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "missing", "attachments")
-	if c, err := Open(path, served); err == nil || c != nil {
-		t.Errorf("%v, %v without a directory", c, err)
-	}
-	if err := os.Mkdir(filepath.Join(dir, "attachments.lock"), 0o755); err != nil {
+	if err := errors.Join(os.Symlink("none", filepath.Join(dir, "link")), os.Mkdir(filepath.Join(dir, "locked.lock"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := Open(filepath.Join(dir, "attachments"), served); err == nil || c != nil {
-		t.Errorf("%v, %v with a directory in the place of the lock", c, err)
+	networks := func(names ...string) Options { return Options{Networks: names} }
+	for _, row := range []struct {
+		reason, path string
+		opts         Options
+		says         string
+		opens        bool // New does
+	}{
+		{"no networks", "a", Options{}, "Options.Networks is empty", false},
+		{"an invalid network", "a", networks(network1, "a/b"), `"a/b"`, false},
+		{"an invalid first network", "a", networks("", network1), `""`, false},
+		{"a negative lag", "a", Options{Networks: []string{network1}, Lag: -1}, "Options.Lag", false},
+		{"no directory", "missing/a", served, "no such file", true},
+		{"a link to a missing file", "link", served, "no such file", true},
+		{"a directory in the place of the lock", "locked", served, "locked.lock: is a directory", true},
+	} {
+		path := filepath.Join(dir, row.path)
+		s, newErr := New(path, row.opts)
+		c, err := Open(path, row.opts)
+		if c != nil || err == nil || !strings.Contains(err.Error(), row.says) || errors.Is(err, podsource.ErrNotHere) ||
+			(s != nil) != row.opens || (newErr == nil) != row.opens || newErr != nil && newErr.Error() != err.Error() {
+			t.Errorf("%s: %v, %v and %v, %v", row.reason, c, err, s, newErr)
+		}
 	}
-	if _, err := replace(path, os.Stdin, nil); err == nil {
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
+		t.Errorf("there are %v, %v", left, err)
+	}
+	if _, err := replace(filepath.Join(dir, "a"), os.Stdin, nil); err == nil {
 		t.Error("it is replaced under a lock that is none")
-	}
-	// A link to a missing file is no record that was never written, for a writer.
-	if err := os.Symlink("none", filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
-	if c, err := Open(filepath.Join(dir, "link"), served); err == nil || c != nil {
-		t.Errorf("%v, %v through a link to nothing", c, err)
 	}
 }
 
-// TestOpenedThroughALink: writers and readers follow links. No writer replaces a link,
-// and all writers have the same lock.
+// TestOpenedThroughALink: writers and readers follow links, and a relative path is resolved when the record is opened. No writer
+// replaces a link, and all have the same lock.
 func TestOpenedThroughALink(t *testing.T) {
 	for _, row := range []struct{ reason, link, to, path string }{
 		{"to the file", "link", "real/attachments", "link"},
@@ -435,7 +387,9 @@ func TestOpenedThroughALink(t *testing.T) {
 		if err := begun(t, path, served, entry("a", "10.0.0.2")).Close(); err != nil {
 			t.Fatal(err)
 		}
-		c := opened(t, link, served)
+		t.Chdir(dir)
+		c, relative := opened(t, row.path, served), reader(t, row.path, served)
+		t.Chdir(t.TempDir())
 		for _, path := range []string{path, link} {
 			if _, err := Open(path, served); !errors.Is(err, ErrLocked) {
 				t.Errorf("%s: opened again by %s: %v, want %v", row.reason, path, err, ErrLocked)
@@ -444,13 +398,10 @@ func TestOpenedThroughALink(t *testing.T) {
 		if err := errors.Join(c.Add(entry("b", "10.0.0.3")), c.Close()); err != nil {
 			t.Errorf("%s: %v", row.reason, err)
 		}
-		for _, path := range []string{path, link} {
-			if got := ids(t, reader(t, path, served)); !slices.Equal(got, []string{"a", "b"}) {
-				t.Errorf("%s: by %s a reader sees %v", row.reason, path, got)
+		for _, r := range []*Source{relative, reader(t, path, served), reader(t, link, served)} {
+			if got := ids(t, r); !slices.Equal(got, []string{"a", "b"}) || leftovers(t, path) != nil {
+				t.Errorf("%s: by %s a reader sees %v, and there is %v", row.reason, r.path, got, leftovers(t, path))
 			}
-		}
-		if left := leftovers(t, path); left != nil {
-			t.Errorf("%s: left behind: %v", row.reason, left)
 		}
 	}
 }

@@ -174,7 +174,7 @@ func TestHazard52ClockWasSet(t *testing.T) {
 		}
 		list := runtimeOf("other")
 		list.AsOf = row.asOf
-		if err := c.Backfill(t.Context(), answers(list), noAttachments); err != nil {
+		if err := c.Backfill(t.Context(), answers(list, runtimeOf("other")), noAttachments); err != nil {
 			t.Fatal(err)
 		}
 		if from := c.state.Load().gap.From; from.IsZero() == row.closes {
