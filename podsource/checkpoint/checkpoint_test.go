@@ -213,8 +213,7 @@ func TestCallersSlices(t *testing.T) {
 
 // TestGoroutines: no change of several goroutines is lost.
 func TestGoroutines(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
-	c := begun(t, path, served)
+	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served)
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Add(1)
@@ -222,21 +221,17 @@ func TestGoroutines(t *testing.T) {
 			defer wg.Done()
 			for j := range 3 {
 				kept, removed := fmt.Sprintf("k%d-%d", i, j), fmt.Sprintf("r%d-%d", i, j)
-				err := errors.Join(c.Add(entry(kept, "10.0.0.2")), c.Add(entry(removed, "10.0.0.3")), c.Remove(key(removed)))
-				_, podsErr := c.Pods(t.Context())
-				if err = errors.Join(err, podsErr); err != nil {
+				_, err := c.Pods(t.Context())
+				if err = errors.Join(err, c.Add(entry(kept, "10.0.0.2")), c.Add(entry(removed, "10.0.0.3")), c.Remove(key(removed))); err != nil {
 					t.Error(err)
 				}
 			}
 		}()
 	}
 	wg.Wait()
-	r, err := decode(read(t, path))
-	if err != nil || len(r.Entries) != 24 {
-		t.Fatalf("%v, want 24 entries on the disk: %v", err, r)
-	}
-	if diff := cmp.Diff(r.Entries, c.Entries(), equal); diff != "" {
-		t.Errorf("(-disk +memory):\n%s", diff)
+	r, err := decode(read(t, c.path))
+	if err != nil || len(r.Entries) != 24 || !cmp.Equal(r.Entries, c.Entries(), equal) {
+		t.Errorf("%v, want 24 entries on the disk and in memory: %v, %v", err, r, c.Entries())
 	}
 }
 
@@ -297,41 +292,31 @@ func TestHazard106OfThisBootAlone(t *testing.T) {
 		{"the same boot", "1", "1", []string{"10.0.0.2"}},
 		{"another boot", "1", "2", nil},
 		{"the kernel's own", "", "", []string{"10.0.0.2"}},
+		{"an unknown one wrote it", "unknown", "1", []string{"10.0.0.2"}},
 	} {
 		path := filepath.Join(t.TempDir(), "attachments")
-		write(t, path, string(written(t, ofBoot(row.wrote), entry("a", "10.0.0.2"))))
-		before := string(read(t, path))
-		c := opened(t, path, ofBoot(row.reads))
-		if diff := cmp.Diff(row.want, recorded(c)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		content, err := encode(record{Written: time.Now(), Entries: []Entry{entry("a", "10.0.0.2")}}) // by an unknown one
+		if row.wrote != "unknown" {
+			content = written(t, ofBoot(row.wrote), entry("a", "10.0.0.2"))
 		}
+		write(t, path, string(content))
+		c := opened(t, path, ofBoot(row.reads))
 		for name, source := range map[string]podsource.Source{"writer": c, "reader": reader(t, path, ofBoot(row.reads))} {
-			if got, err := source.Pods(t.Context()); err != nil || len(got.Pods) != len(row.want) || !got.Authoritative {
+			got, podsErr := source.Pods(t.Context())
+			if err := errors.Join(err, podsErr); err != nil || len(got.Pods) != len(row.want) || !got.Authoritative || string(read(t, path)) != string(content) {
 				t.Errorf("%s: the %s returns %v, %v", row.reason, name, got, err)
 			}
-		}
-		if got := string(read(t, path)); got != before {
-			t.Errorf("%s: reading changed the file to %s", row.reason, got)
 		}
 		write(t, path, string(written(t, ofBoot(row.reads), entry("other", "10.0.0.9")))) // of an earlier start
 		if err := errors.Join(c.Add(entry("b", "10.0.0.3")), c.Close()); err != nil {
 			t.Fatal(err)
 		}
-		c = opened(t, path, ofBoot(row.reads))
-		if diff := cmp.Diff(append(row.want, "10.0.0.3"), recorded(c)); diff != "" {
+		if diff := cmp.Diff(append(row.want, "10.0.0.3"), recorded(opened(t, path, ofBoot(row.reads)))); diff != "" {
 			t.Errorf("%s, after a change (-want +got):\n%s", row.reason, diff)
 		}
 	}
-	for _, boots := range [][2]string{{"", "1"}, {"1", ""}} {
-		content, err := encode(record{BootID: boots[0], Written: time.Now(), Entries: []Entry{entry("a", "10.0.0.2")}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		path := filepath.Join(t.TempDir(), "attachments")
-		write(t, path, string(content))
-		if got, same, err := load(path, boots[1]); err != nil || !same || len(got.Entries) != 1 {
-			t.Errorf("boots %q: %v, %v, want the entry", boots, got, err)
-		}
+	if r, same, err := load(begun(t, filepath.Join(t.TempDir(), "a"), ofBoot("1"), entry("a", "10.0.0.2")).path, ""); err != nil || !same || len(r.Entries) != 1 {
+		t.Errorf("read in an unknown boot: %v, %t, %v", r, same, err)
 	}
 }
 
