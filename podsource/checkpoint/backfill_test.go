@@ -51,7 +51,8 @@ func TestBackfill(t *testing.T) {
 		is     error    // nil: none
 	}{
 		{"two sandboxes of a pod", podsource.Static{pod}, attachments, both, nil},
-		{"a pod in the node's network has no attachment", podsource.Static{pod, {HostNetwork: true, ContainerIDs: []string{"h"}}}, attachments, both, nil},
+		{"a pod in the node's network has no attachment", podsource.Static{pod, {HostNetwork: true, ContainerIDs: []string{"h"}}},
+			attachments, both, nil},
 		{"seen twice: the first counts", podsource.Static{pod, again}, attachments, both, nil},
 		{"a pod that has no attachment in this network", podsource.Static{pod, {IPs: pod.IPs}}, attachments, both, nil},
 		{"a supplementary member with other pods", answers(pods(podsource.EveryNetwork),
@@ -59,7 +60,8 @@ func TestBackfill(t *testing.T) {
 		{"a supplementary member without pods", answers(pods(podsource.EveryNetwork), supplementary), attachments, both, nil},
 		{"no pods, and the source is authoritative", noPods, nil, []string{}, nil},
 		{"no pods, and it is not (R9)", podsource.Static{}, attachments, nil, errAny},
-		{"no pods in one member that is not authoritative (R9)", podsource.Union(podsource.Static{pod}, podsource.Static{}), attachments, nil, errAny},
+		{"no pods in one member that is not authoritative (R9)", podsource.Union(podsource.Static{pod}, podsource.Static{}),
+			attachments, nil, errAny},
 		{"only pods that finished long ago (R9, hazard 43)", podsource.Static{finished(past)}, attachments, nil, errAny},
 		{"a member for each network", answers(pods(network1), pods("storage")), attachments, both, nil},
 		{"a GC request of one network", answers(pods(network1)), attachments, nil, errAny},
@@ -166,8 +168,8 @@ func TestBackfillLeavesOpen(t *testing.T) {
 	}{
 		{"all are listed: the lag", list(podsource.Pod{ContainerIDs: []string{"a"}}), asked},
 		{"a pod that is starting: since its start (R4)", list(podsource.Pod{StartedAt: ago(time.Hour)}), ago(time.Hour)},
-		{"... the earliest of them", list(podsource.Pod{UID: "1", StartedAt: ago(time.Hour)}, podsource.Pod{UID: "2", StartedAt: ago(2 * time.Hour)},
-			podsource.Pod{UID: "3", StartedAt: ago(0)}), ago(2 * time.Hour)},
+		{"... the earliest of them", list(podsource.Pod{UID: "1", StartedAt: ago(time.Hour)},
+			podsource.Pod{UID: "2", StartedAt: ago(2 * time.Hour)}, podsource.Pod{UID: "3", StartedAt: ago(0)}), ago(2 * time.Hour)},
 		{"... since an unknown time", list(podsource.Pod{UID: "1"}), time.Time{}},
 		{"... since a time in the future (hazard 36)", list(podsource.Pod{UID: "1", StartedAt: far}), time.Time{}},
 		{"more addresses than are known", list(podsource.Pod{IPs: ip, MoreIPs: true, StartedAt: ago(time.Hour)}), ago(time.Hour)},
@@ -179,7 +181,8 @@ func TestBackfillLeavesOpen(t *testing.T) {
 		{"a list of an hour ago", dated(ago(time.Hour)), ago(time.Hour + lag)},
 		{"a list of a time in the future", dated(far), time.Time{}},
 		{"... soon", dated(at.Add(lag / 2)), time.Time{}},
-		{"a record with a gap", dated(time.Time{}, podsource.Gap{From: ago(time.Hour)}, podsource.Gap{From: ago(2 * time.Hour), To: ago(time.Hour)}), ago(2 * time.Hour)},
+		{"a record with a gap", dated(time.Time{}, podsource.Gap{From: ago(time.Hour)},
+			podsource.Gap{From: ago(2 * time.Hour), To: ago(time.Hour)}), ago(2 * time.Hour)},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			c := opened(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: []string{network1}, Lag: lag})
@@ -236,7 +239,8 @@ func TestBackfillOfKinds(t *testing.T) {
 		{"any in the second", []podsource.Answer{in("n", 0), in("m", any)}, sandboxes},
 		{"any in both", []podsource.Answer{in("n", any), in("m", any)}, any},
 		{"any beside others", []podsource.Answer{in("n", any), in("n", sandboxes), in("m", 0), in("m", any)}, any},
-		{"any in a supplementary one", []podsource.Answer{in("n", any), in("m", 0), {Networks: every, Names: any, Supplementary: true}}, sandboxes},
+		{"any in a supplementary one", []podsource.Answer{in("n", any), in("m", 0),
+			{Networks: every, Names: any, Supplementary: true}}, sandboxes},
 	} {
 		f := backfill{attachmentsOf: noAttachments, asked: time.Now()}
 		if err := f.ask(t.Context(), answers(row.members...), []string{"n", "m"}); err != nil || f.kind != row.want {
@@ -279,7 +283,9 @@ func TestBackfillEnds(t *testing.T) {
 	was := c.state.Load().gap
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := c.Backfill(ended, podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) { return runtimeOf("b"), ctx.Err() }), noAttachments)
+	err := c.Backfill(ended, podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+		return runtimeOf("b"), ctx.Err()
+	}), noAttachments)
 	list := runtimeOf("b")
 	list.Pods[0] = podsource.Pod{StartedAt: was.From.Add(-time.Hour)}
 	lessErr := c.Backfill(t.Context(), answers(list), noAttachments)

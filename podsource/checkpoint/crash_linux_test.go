@@ -152,7 +152,8 @@ func (r *straceRunner) run(t *testing.T, expression string) (n *node, out, trace
 	}
 	traceFile := filepath.Join(t.TempDir(), "trace")
 	args := []string{"-f", "-y", "-o", traceFile, "-e", expression}
-	for _, p := range []string{dir, path, path + ".tmp", path + ".lock", network, network + "/" + newIP, network + "/last_reserved_ip.0", network + "/lock"} {
+	reserved := []string{network, network + "/" + newIP, network + "/last_reserved_ip.0", network + "/lock"}
+	for _, p := range append(reserved, dir, path, path+".tmp", path+".lock") {
 		args = append(args, "-P", p)
 	}
 	test, _, _ := strings.Cut(t.Name(), "/")
@@ -331,7 +332,8 @@ func TestHazard24PowerLoss(t *testing.T) {
 		temp := strings.Contains(line, "<"+path+".tmp>") || strings.Contains(line, `"`+path+`.tmp"`)
 		switch {
 		case strings.Contains(line, "write(") && temp:
-			data = []string{"", after[:len(after)/2], strings.Repeat("\x00", len(after)), after[:len(after)/2] + strings.Repeat("\x00", len(after)/2), after}
+			half, zeros := after[:len(after)/2], strings.Repeat("\x00", len(after)/2)
+			data = []string{"", half, half + zeros, zeros + zeros, after}
 		case strings.Contains(line, "fsync(") && temp:
 			data = []string{after}
 		case strings.Contains(line, "rename") && temp:
@@ -353,7 +355,7 @@ func TestHazard24PowerLoss(t *testing.T) {
 				t.Fatalf("file %d of %d after %s: %v", i, len(files), line, err)
 			}
 			got := recorded(c)
-			if err := c.Close(); err != nil || !slices.Contains(got, "10.0.0.2") || returned != (len(got) == 2) && (returned || len(got) != 1 && content != after) {
+			if err := c.Close(); err != nil || !slices.Contains(got, "10.0.0.2") || (returned || content == after) != (len(got) == 2) {
 				t.Errorf("file %d of %d after %s: recorded are %v, error %v", i, len(files), line, got, err)
 			}
 		}

@@ -54,33 +54,37 @@ func encode(r record) ([]byte, error) {
 
 // decode decodes a whole file, or returns an error that wraps ErrVersion or
 // ErrCorrupt.
-func decode(content []byte) (*record, error) {
+func decode(content []byte) (r *record, err error) {
+	defer func() {
+		if err != nil && !errors.Is(err, ErrVersion) {
+			r, err = nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+	}()
 	var doc document
-	err := json.Unmarshal(content, &doc)
-	if err == nil && doc.Format != Format && doc.Format != "" {
+	if err := json.Unmarshal(content, &doc); err != nil {
+		return nil, err
+	}
+	switch {
+	case doc.Format != Format && doc.Format != "":
 		return nil, fmt.Errorf("%w: %q; this program reads %q", ErrVersion, doc.Format, Format)
+	case doc.Format == "" || doc.Sum != crc32.ChecksumIEEE(doc.Record):
+		return nil, errors.New("its format is missing, or its checksum wrong")
 	}
-	if err == nil && (doc.Format == "" || crc32.ChecksumIEEE(doc.Record) != doc.Sum) {
-		err = errors.New("it has no format, or a wrong checksum")
+	d := json.NewDecoder(bytes.NewReader(doc.Record))
+	d.DisallowUnknownFields() // the next change would lose one
+	if err := d.Decode(&r); err != nil {
+		return nil, err
 	}
-	r := new(record)
-	if err == nil {
-		d := json.NewDecoder(bytes.NewReader(doc.Record))
-		d.DisallowUnknownFields() // the next change would lose one
-		err = d.Decode(r)
-	}
-	if err == nil && (r.Entries == nil || r.Written.IsZero() || r.SinceBoot < 0) {
-		err = errors.New("its list of attachments, or the time when it was written, is missing or invalid")
+	if r == nil || r.Entries == nil || r.Written.IsZero() || r.SinceBoot < 0 {
+		return nil, errors.New("its list of attachments, or the time when it was written, is missing or invalid")
 	}
 	for i, e := range r.Entries {
-		if invalid := e.check(); err == nil && invalid != nil {
-			err = fmt.Errorf("attachment %d: %w", i+1, invalid)
-		} else if err == nil && i > 0 && r.Entries[i-1].compare(e.Key) >= 0 {
-			err = fmt.Errorf("attachment %d is there twice, or in the wrong place", i+1)
+		if err := e.check(); err != nil {
+			return nil, fmt.Errorf("attachment %d: %w", i+1, err)
 		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		if i > 0 && r.Entries[i-1].compare(e.Key) >= 0 {
+			return nil, fmt.Errorf("attachment %d is there twice, or in the wrong place", i+1)
+		}
 	}
 	return r, nil
 }
@@ -131,8 +135,7 @@ func replace(path string, lock *os.File, content []byte) (renamed bool, err erro
 	if err != nil {
 		return false, err
 	}
-	_, err = f.Write(content)
-	if err == nil {
+	if _, err = f.Write(content); err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
@@ -167,9 +170,9 @@ func lockDirectory(lock *os.File) (dir *os.File, err error) {
 	if dir, err = locked(filepath.Dir(lock.Name()), os.O_RDONLY, true); err != nil {
 		return nil, err
 	}
-	held, err := lock.Stat()
-	there, thereErr := os.Lstat(lock.Name())
-	if err != nil || thereErr != nil || !os.SameFile(held, there) {
+	held, _ := lock.Stat()
+	there, _ := os.Lstat(lock.Name())
+	if !os.SameFile(held, there) { // or one is unknown
 		_ = dir.Close() // nothing was written through it
 		return nil, fmt.Errorf("%w: %s was removed since it was locked; open the record again", ErrLocked, lock.Name())
 	}

@@ -56,8 +56,10 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 		{"no record", `{"format":"` + Format + `"}`, ErrCorrupt, "EOF"},
 		{"a wrong sum", strings.Replace(of(a), `"containerID":"a"`, `"containerID":"b"`, 1), ErrCorrupt, "checksum"},
 		{"no list of attachments", rest(`,"written":"2025-03-01T12:00:00Z"`), ErrCorrupt, "list of attachments"},
+		{"null for the record", withChecksum(Format, "null"), ErrCorrupt, "list of attachments"},
 		{"null for the list", rest(`,"written":"2025-03-01T12:00:00Z","attachments":null`), ErrCorrupt, "list of attachments"},
-		{"an unknown field, which the next change would lose", rest(`,"written":"2025-03-01T12:00:00Z","attachments":[],"new":1`), ErrCorrupt, "unknown field"},
+		{"an unknown field, which the next change would lose",
+			rest(`,"written":"2025-03-01T12:00:00Z","attachments":[],"new":1`), ErrCorrupt, "unknown field"},
 		{"an unknown field of an attachment", of(strings.Replace(a, "{", `{"new":1,`, 1)), ErrCorrupt, "unknown field"},
 		{"the same attachment twice", of(a, a), ErrCorrupt, "attachment 2 "},
 		{"... after another one", of(a, as("b"), as("b")), ErrCorrupt, "attachment 3 "},
@@ -91,16 +93,19 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 				write(t, path, row.content)
 			}
 			check := func(who string, err error) {
-				is := row.is == nil || errors.Is(err, row.is)
-				if err == nil || !is || errors.Is(err, podsource.ErrNotHere) != (row.is == podsource.ErrNotHere) || !strings.Contains(err.Error(), row.says) &&
-					!strings.Contains(err.Error(), "no such file") || (row.is == ErrCorrupt || row.is == ErrVersion) && !strings.Contains(err.Error(), path+": ") {
+				missing, says := row.is == podsource.ErrNotHere, fmt.Sprint(err)
+				is := err != nil && (row.is == nil || errors.Is(err, row.is)) && errors.Is(err, podsource.ErrNotHere) == missing
+				if !is || errors.Is(err, ErrCorrupt) != (row.is == ErrCorrupt) ||
+					!strings.Contains(says, row.says) && !(missing && strings.Contains(says, "no such file")) ||
+					(row.is == ErrCorrupt || row.is == ErrVersion) && !strings.Contains(says, path+": ") {
 					t.Errorf("%s: %v, want %v with %q", who, err, row.is, row.says)
 				}
 			}
 			for _, source := range append(sources, reader(t, path, served)) {
 				_, err := source.Pods(t.Context())
 				check("source", err)
-				if err := n.pass(podsource.Fallback(source, fallback)); (err == nil) != (row.is == podsource.ErrNotHere) || err != nil && !errors.Is(err, gc.ErrRefused) {
+				err = n.pass(podsource.Fallback(source, fallback))
+				if (err == nil) != (row.is == podsource.ErrNotHere) || err != nil && !errors.Is(err, gc.ErrRefused) {
 					t.Errorf("a pass with a fallback: %v", err)
 				}
 				if diff := cmp.Diff(left, n.left()); diff != "" {
@@ -129,7 +134,8 @@ func TestHazard26EveryByte(t *testing.T) {
 	}
 	check := func(what string, content []byte) {
 		got, err := decode(content)
-		if err == nil && !cmp.Equal(whole, got, equal) || err != nil && (got != nil || !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrVersion)) {
+		if err == nil && !cmp.Equal(whole, got, equal) ||
+			err != nil && (got != nil || !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrVersion)) {
 			t.Errorf("%s: %v, %v", what, got, err)
 		}
 	}
@@ -150,7 +156,8 @@ func TestHazard26EveryByte(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add(written(f, ofBoot("5c7b9a1e"), entry("a", "10.0.0.2"), entry("b", "fd00::2")))
 	for _, record := range []string{
-		`{"bootID":"\u2028","written":"2025-03-01T12:00:00Z","attachments":[{"network":"n","containerID":"a","ifName":"e","ips":["::ffff:10.0.0.1","fe80::1%eth0"],"netns":{"path":"x","inode":1}}]}`,
+		`{"bootID":"\u2028","written":"2025-03-01T12:00:00Z","attachments":[{"network":"n","containerID":"a","ifName":"e",` +
+			`"ips":["::ffff:10.0.0.1","fe80::1%eth0"],"netns":{"path":"x","inode":1}}]}`,
 		`{"bootID":"","written":"2025-03-01T12:00:00Z","attachments":[null]}`, `{"bootid":"","WRITTEN":"2025-03-01T12:00:00Z","ATTACHMENTS":[]}`,
 	} {
 		f.Add([]byte(record)) // see below

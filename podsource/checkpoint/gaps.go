@@ -56,12 +56,10 @@ func (r *record) gapUntil(to time.Time, sameBoot bool, now time.Time, sinceBoot 
 	if from := booted.Add(-clockTolerance); !sameBoot && sinceBoot != 0 {
 		return gap{from, from, to}, stepped
 	}
-	if sinceBoot != 0 && r.SinceBoot != 0 {
-		if step := stepOf(booted.Sub(r.Written.Add(-r.SinceBoot))); step != 0 {
-			stepped = now
-			if step < 0 && !to.IsZero() {
-				to = to.Add(-step) // by the clock before it was set back
-			}
+	if step := stepOf(booted.Sub(r.Written.Add(-r.SinceBoot))); sinceBoot != 0 && r.SinceBoot != 0 && step != 0 {
+		stepped = now
+		if step < 0 && !to.IsZero() {
+			to = to.Add(-step) // by the clock before it was set back
 		}
 	}
 	if !stepped.IsZero() || !sameBoot || r.Written.After(now) {

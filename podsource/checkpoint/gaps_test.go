@@ -39,7 +39,8 @@ func TestGapUntil(t *testing.T) {
 		{"... without end", 50, 50, false, 59 * time.Minute, none, time.Time{}, gap{From: at(50), Others: at(50)}, false},
 		{"from where its own begins", 50, 50, false, 59 * time.Minute, own, at(66), gap{at(5), time.Time{}, at(66)}, false},
 		{"its own is an instant", 50, 50, false, 59 * time.Minute, gap{at(10), at(10), at(10)}, at(66), gap{at(10), at(10), at(66)}, false},
-		{"its own is for others than sandboxes", 50, 50, false, 59 * time.Minute, gap{at(20), at(5), at(10)}, at(66), gap{at(50), at(5), at(66)}, false},
+		{"its own is for others than sandboxes", 50, 50, false, 59 * time.Minute, gap{at(20), at(5), at(10)}, at(66),
+			gap{at(50), at(5), at(66)}, false},
 		{"the time since the boot is unknown", 50, 50, false, 0, none, at(66), gap{at(50), at(50), at(66)}, false},
 		{"... or was when it was written", 50, 0, false, 59 * time.Minute, none, at(66), gap{at(50), at(50), at(66)}, false},
 		{"it was written in the future, so the clock was set back", 60, 60, false, 0, none, at(66), ever, false},
@@ -68,7 +69,8 @@ func TestGapAnswer(t *testing.T) {
 		from, others int
 		want         []podsource.Gap
 	}{
-		{5, 5, both(5, 5)[1:]}, {5, 2, both(5, 2)}, {9, 2, both(9, 2)}, {10, 2, both(10, 2)[:1]}, {10, 9, both(10, 9)[:1]}, {10, 10, nil}, {12, 11, nil},
+		{5, 5, both(5, 5)[1:]}, {5, 2, both(5, 2)}, {9, 2, both(9, 2)}, {10, 2, both(10, 2)[:1]},
+		{10, 9, both(10, 9)[:1]}, {10, 10, nil}, {12, 11, nil},
 	} {
 		if diff := cmp.Diff(row.want, gap{at(row.from), at(row.others), at(9)}.answer()); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", row, diff)
@@ -100,7 +102,7 @@ func setGap(c *Checkpoint, g gap, stepped time.Time) {
 func TestHazard52ClockIsSetInAGap(t *testing.T) {
 	now := time.Now().Round(0)
 	in := func(d time.Duration) time.Time { return now.Add(d) }
-	open := gap{in(-time.Hour), in(-2 * time.Hour), in(time.Hour)}
+	open, ended := gap{in(-time.Hour), in(-2 * time.Hour), in(time.Hour)}, gap{in(-time.Hour), in(-time.Hour), in(-2 * time.Minute)}
 	for _, row := range []struct {
 		reason    string
 		step      time.Duration
@@ -109,7 +111,7 @@ func TestHazard52ClockIsSetInAGap(t *testing.T) {
 		{"not set", clockTolerance / 2, open, open},
 		{"forward: it ends later", time.Hour, open, gap{open.From, open.Others, in(2 * time.Hour)}},
 		{"back: when it began is unknown", -30 * time.Minute, open, gap{To: open.To}},
-		{"it had ended", time.Minute, gap{in(-time.Hour), in(-time.Hour), in(-2 * time.Minute)}, gap{in(-time.Hour), in(-time.Hour), in(-2 * time.Minute)}},
+		{"it had ended", time.Minute, ended, ended},
 	} {
 		path := filepath.Join(t.TempDir(), "attachments")
 		c := begun(t, path, served)
@@ -276,7 +278,8 @@ func rollback(t *testing.T, after time.Duration) {
 			n.Reserve(network1, "10.0.0.3", "meanwhile", -after)
 			n.Reserve(network1, "10.0.0.4", "leaked-meanwhile", -after)
 			n.Reserve(network1, "10.0.0.5", "leaked-before", 3*time.Hour)
-			content, err := encode(record{Written: time.Now().Add(-2 * time.Hour), Gap: gap{at(1), at(1), at(0)}, Entries: []Entry{entry("a", "10.0.0.2")}})
+			closed, a := gap{at(1), at(1), at(0)}, entry("a", "10.0.0.2")
+			content, err := encode(record{Written: time.Now().Add(-2 * time.Hour), Gap: closed, Entries: []Entry{a}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -38,7 +38,8 @@ func inNamespaces(t *testing.T) (dir string) {
 		return dir
 	}
 	cmd := child(t, t.TempDir())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID
 	if os.Getuid() != 0 {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
@@ -329,7 +330,8 @@ func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 		refuse.Call(t, number, func() {
 			live, ended, err := divide(t.Context(), c.Entries())
 			_, threadErr := make(namespaces).readThread("/proc/self", make(map[string]bool))
-			if !errors.Is(err, syscall.EIO) || len(live) != 1 || ended != nil || threadErr != nil && !strings.Contains(threadErr.Error(), "CAP_SYS_PTRACE") {
+			if !errors.Is(err, syscall.EIO) || len(live) != 1 || ended != nil ||
+				threadErr != nil && !strings.Contains(threadErr.Error(), "CAP_SYS_PTRACE") {
 				t.Errorf("%v, %v, %v; %v", live, ended, err, threadErr)
 			}
 		})

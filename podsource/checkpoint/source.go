@@ -123,17 +123,17 @@ func answer(ctx context.Context, networks []string, entries []Entry, g gap) (pod
 	if ctx.Err() != nil {
 		return podsource.Answer{Source: "checkpoint"}, context.Cause(ctx)
 	}
-	a := podsource.Answer{Source: "checkpoint", Networks: networks, Names: podsource.AnyContainer, AtOnce: true, Authoritative: true, Gaps: g.answer()}
+	a := podsource.Answer{Source: "checkpoint", Networks: networks, Names: podsource.AnyContainer, AtOnce: true, Authoritative: true}
+	a.Gaps = g.answer()
 	for _, e := range live {
-		a.Pods = append(a.Pods, podsource.Pod{
-			NamespacedName: e.Pod, UID: e.UID, ContainerIDs: []string{e.ContainerID}, IPs: e.IPs, Network: e.Network,
-		})
+		of := podsource.Pod{NamespacedName: e.Pod, UID: e.UID, ContainerIDs: []string{e.ContainerID}, IPs: e.IPs, Network: e.Network}
+		a.Pods = append(a.Pods, of)
 	}
 	if len(a.Gaps) > 0 {
-		a.Note = "Attachments may be missing of times in which the record was not kept. "
+		a.Note = "Attachments may be missing of times in which the record was not kept."
 	}
 	if unknown != nil {
-		a.Note += fmt.Sprintf("Attachments count as live although their network namespaces may have ended: %v", unknown)
+		a.Note += fmt.Sprintf(" Attachments count as live although their network namespaces may have ended: %v", unknown)
 	}
 	return a, nil
 }
