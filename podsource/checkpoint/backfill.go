@@ -120,7 +120,7 @@ func (f *backfill) ask(ctx context.Context, source podsource.Source, networks []
 			f.notListedSince(g.From)
 		}
 		if !a.AsOf.IsZero() {
-			f.dated = f.dated || a.AsOf == a.AsOf.Round(0) // without a reading of the monotonic clock
+			f.dated = f.dated || a.AsOf == a.AsOf.Round(0) //nolint:staticcheck // without a reading of the monotonic clock, which Equal ignores
 			f.notListedSince(a.AsOf)                       // it may be in the future
 			f.notListedSince(a.AsOf.Add(-f.lag))
 		}

@@ -81,8 +81,9 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 			fallback := podsource.Static{{ContainerIDs: []string{"known-to-runtime"}}}
 			left := []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"}
 			var sources []podsource.Source
+			missing := errors.Is(row.is, podsource.ErrNotHere)
 			switch {
-			case row.is == podsource.ErrNotHere:
+			case missing:
 				sources = append(sources, opened(t, path, served))
 				left = left[1:2]
 			case row.is == nil:
@@ -93,7 +94,7 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 				write(t, path, row.content)
 			}
 			check := func(who string, err error) {
-				missing, says := row.is == podsource.ErrNotHere, fmt.Sprint(err)
+				says := fmt.Sprint(err)
 				is := err != nil && (row.is == nil || errors.Is(err, row.is)) && errors.Is(err, podsource.ErrNotHere) == missing
 				if !is || errors.Is(err, ErrCorrupt) != (row.is == ErrCorrupt) ||
 					!strings.Contains(says, row.says) && !(missing && strings.Contains(says, "no such file")) ||
@@ -105,14 +106,14 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 				_, err := source.Pods(t.Context())
 				check("source", err)
 				err = n.pass(podsource.Fallback(source, fallback))
-				if (err == nil) != (row.is == podsource.ErrNotHere) || err != nil && !errors.Is(err, gc.ErrRefused) {
+				if (err == nil) != missing || err != nil && !errors.Is(err, gc.ErrRefused) {
 					t.Errorf("a pass with a fallback: %v", err)
 				}
 				if diff := cmp.Diff(left, n.left()); diff != "" {
 					t.Errorf("left (-want +got):\n%s", diff)
 				}
 			}
-			if row.is != podsource.ErrNotHere {
+			if !missing {
 				c, err := Open(path, served)
 				if check("writer", err); c != nil || row.is != nil && string(read(t, path)) != row.content {
 					t.Errorf("there is a writer, %v, or the file was changed", c)

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/refuse"
 )
 
 // childEnv is set in the child process of a test. It names the child's directory.
@@ -142,6 +144,18 @@ func TestHazard96OpenDuringACommit(t *testing.T) {
 		t.Errorf("the second one did not read what the first one wrote; error %v", err)
 	}
 	_ = first.Close() // it has lost its lock
+}
+
+// If the kernel refuses a lock, nothing is written.
+func TestLockIsRefused(t *testing.T) {
+	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"))
+	before := string(read(t, c.path))
+	refuse.Call(t, syscall.SYS_FLOCK, func() {
+		_, openErr := Open(c.path, served)
+		if err := c.Add(entry("b", "10.0.0.3")); !errors.Is(err, syscall.EIO) || !errors.Is(openErr, syscall.EIO) || string(read(t, c.path)) != before {
+			t.Errorf("Add: %v; Open: %v; or the file was changed", err, openErr)
+		}
+	})
 }
 
 // TestDiskFull: on a full disk Add and Remove return errors, and the state does not
