@@ -99,51 +99,46 @@ func TestHazard96LockFileIsRemoved(t *testing.T) {
 	}
 }
 
-// A writer that is about to commit has the lock of the directory: a second one, after the lock file was removed, reads what the
-// first one writes.
+// whileLocked calls do while the directory of a record is locked, as during a commit or an Open, and meanwhile when do waits for it.
+func whileLocked(t *testing.T, path string, do func() error, meanwhile func()) {
+	t.Helper()
+	dir, err := locked(filepath.Dir(path), os.O_RDONLY, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	waits := fmt.Sprintf("-> FLOCK  ADVISORY  WRITE %d ", os.Getpid())
+	for !strings.Contains(string(read(t, "/proc/locks")), waits) {
+		if len(done) > 0 {
+			t.Error("it does not wait")
+			break
+		}
+	}
+	meanwhile()
+	if err := errors.Join(dir.Close(), <-done); err != nil {
+		t.Error(err)
+	}
+}
+
+// A second writer, after the lock file was removed, reads what the first one commits just then; and a commit waits for an Open.
 //
 // Guard: [Open] and [replace] lock the directory.
 func TestHazard96OpenDuringACommit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
-	first := begun(t, path, served)
-	opening := make(chan *Checkpoint)
-	dir, err := lockDirectory(first.lock) // as a commit does
-	if err != nil {
+	c := begun(t, path, served)
+	content, err := encode(record{BootID: c.bootID, Written: time.Now(), Entries: []Entry{entry("a", "10.0.0.2")}})
+	if err = errors.Join(err, c.Close(), os.Remove(path+".lock")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(path + ".lock"); err != nil {
-		t.Fatal(err)
+	whileLocked(t, path, func() (err error) { c, err = Open(path, served); return err }, func() { write(t, path, string(content)) })
+	whileLocked(t, path, func() error { return c.Add(entry("b", "10.0.0.3")) }, func() {})
+	if got := recorded(c); !slices.Equal(got, []string{"10.0.0.2", "10.0.0.3"}) {
+		t.Errorf("the second one has %v", got)
 	}
-	go func() {
-		second, err := Open(path, served)
-		if err != nil {
-			panic(err)
-		}
-		opening <- second
-	}()
-	waits := fmt.Sprintf("-> FLOCK  ADVISORY  WRITE %d ", os.Getpid())
-	var second *Checkpoint
-	for second == nil && !strings.Contains(string(read(t, "/proc/locks")), waits) {
-		select {
-		case second = <-opening:
-			t.Error("it does not wait")
-		default:
-		}
+	if err := c.Close(); err != nil {
+		t.Error(err)
 	}
-	content, err := encode(record{BootID: first.bootID, Written: time.Now(), Entries: []Entry{entry("a", "10.0.0.2")}})
-	if err == nil {
-		err = os.WriteFile(path, content, 0o600)
-	}
-	if err = errors.Join(err, dir.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if second == nil {
-		second = <-opening
-	}
-	if err := second.Close(); err != nil || !slices.Equal(recorded(opened(t, path, served)), []string{"10.0.0.2"}) {
-		t.Errorf("the second one did not read what the first one wrote; error %v", err)
-	}
-	_ = first.Close() // it has lost its lock
 }
 
 // If the kernel refuses a lock, nothing is written.
