@@ -281,7 +281,9 @@ func TestNetNS(t *testing.T) {
 	} {
 		nsPath := filepath.Join(dir, fmt.Sprint("ns", i))
 		row.before(nsPath)
-		c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, attachedTo("a", "10.0.0.2", nsPath), entry("b", "10.0.0.3"))
+		b := attachedTo("b", "10.0.0.3", nsPath+"-later") // unknown, since nothing is there yet
+		c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, attachedTo("a", "10.0.0.2", nsPath), b)
+		mountAt(b.NetNS.Path)
 		row.then(nsPath)
 		if row.ended {
 			checkLive(t, row.reason, c, "b")
@@ -325,18 +327,35 @@ func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 	unknown("")
 	unmount(t, nsPath)
 	unknown("hostPID")
+	zombie := exec.Command("true") // has no namespaces any more
+	if err := zombie.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for !strings.Contains(string(read(t, fmt.Sprintf("/proc/%d/stat", zombie.Process.Pid))), ") Z ") {
+		runtime.Gosched()
+	}
+	unknown("hostPID")
 	startContainer(t)
-	for _, number := range []uint32{syscall.SYS_READLINKAT, syscall.SYS_GETDENTS64} {
+	run(t, 0, "sh", "-c", "echo begun; exec sleep infinity") // is read after the container
+	for _, number := range []uint32{syscall.SYS_READLINKAT, syscall.SYS_GETDENTS64, syscall.SYS_READ} {
 		refuse.Call(t, number, func() {
 			live, ended, err := divide(t.Context(), c.Entries())
 			_, threadErr := make(namespaces).readThread("/proc/self", make(map[string]bool))
-			if !errors.Is(err, syscall.EIO) || len(live) != 1 || ended != nil ||
-				threadErr != nil && !strings.Contains(threadErr.Error(), "CAP_SYS_PTRACE") {
+			needs := threadErr != nil && strings.Contains(threadErr.Error(), "CAP_SYS_PTRACE")
+			if !errors.Is(err, syscall.EIO) || len(live) != 1 || ended != nil || needs != (number == syscall.SYS_READLINKAT) {
 				t.Errorf("%v, %v, %v; %v", live, ended, err, threadErr)
 			}
 		})
 	}
+	for err, want := range map[error]error{syscall.ENOENT: nil, syscall.ESRCH: nil, syscall.EINVAL: nil, syscall.EACCES: syscall.EACCES} {
+		if got := unlessEnded(err); got != want { //nolint:errorlint // the same error
+			t.Errorf("%v: got %v, want %v", err, got, want)
+		}
+	}
 	checkLive(t, "with a container", c)
+	if err := zombie.Wait(); err != nil {
+		t.Error(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if live, ended, err := divide(ctx, c.Entries()); !errors.Is(err, context.Canceled) || len(live) != 1 || ended != nil {
