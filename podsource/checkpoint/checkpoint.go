@@ -150,15 +150,17 @@ func (c *Checkpoint) watch(removed map[Key]bool) {
 // which is no error.
 func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 	_, ended, _ := divide(ctx, c.Entries()) // an unknown one has not ended
-	err = c.change("removing attachments whose network namespaces have ended", func(s *state) (bool, error) {
-		for _, e := range ended {
-			if s.entries[e.Key].NetNS == e.NetNS { // else it was removed or recorded again meanwhile
-				delete(s.entries, e.Key)
-				gone = append(gone, e)
+	if err = context.Cause(ctx); err == nil {
+		err = c.change("removing attachments whose network namespaces have ended", func(s *state) (bool, error) {
+			for _, e := range ended {
+				if s.entries[e.Key].NetNS == e.NetNS { // else it was removed or recorded again meanwhile
+					delete(s.entries, e.Key)
+					gone = append(gone, e)
+				}
 			}
-		}
-		return len(gone) > 0, context.Cause(ctx)
-	})
+			return len(gone) > 0, nil
+		})
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -17,12 +17,11 @@ import (
 // Format is the format of the files that this package reads and writes.
 const Format = "hostlocal-gc/attachments/4"
 
-var (
-	// ErrVersion is returned, wrapped, if a file has another format than [Format].
-	ErrVersion = errors.New("record of attachments has an unknown format")
-	// ErrCorrupt is returned, wrapped, if a file is incomplete or not in its format.
-	ErrCorrupt = errors.New("record of attachments is damaged")
-)
+// ErrVersion is returned, wrapped, if a file has another format than [Format].
+var ErrVersion = errors.New("record of attachments has an unknown format")
+
+// ErrCorrupt is returned, wrapped, if a file is incomplete or not in its format.
+var ErrCorrupt = errors.New("record of attachments is damaged")
 
 // A document is the file. The checksum covers the bytes of the record: with a wrong
 // boot ID or container ID, addresses of live containers would be released.

@@ -14,12 +14,11 @@ import (
 	"unsafe"
 )
 
-const (
-	nsfs    = 0x6e736673 // NSFS_MAGIC, linux/magic.h
-	nsGetID = 0x8008b70d // NS_GET_ID, linux/nsfs.h
+const nsfs = 0x6e736673 // NSFS_MAGIC, linux/magic.h
 
-	initialPIDNamespace = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_ns.h
-)
+const nsGetID = 0x8008b70d // NS_GET_ID, linux/nsfs.h
+
+const initialPIDNamespace = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_ns.h
 
 // readNetNS returns the network namespace at path, or zero if there is none that can be read. A
 // mount that is not propagated to this mount namespace is an empty file here.

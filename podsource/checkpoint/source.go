@@ -106,6 +106,8 @@ func (c *Checkpoint) Rank() podsource.Rank { return podsource.RankCache }
 func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 	s := c.state.Load()
 	switch {
+	case ctx.Err() != nil:
+		return podsource.Answer{Source: "checkpoint"}, context.Cause(ctx)
 	case s == nil:
 		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("reading the record %s: %w", c.path, fs.ErrClosed)
 	case !s.written:
