@@ -176,7 +176,9 @@ func TestHazard52ClockWasSet(t *testing.T) {
 		}
 		list := runtimeOf("other")
 		list.AsOf = row.asOf
-		if err := c.Backfill(t.Context(), answers(list, runtimeOf("other")), noAttachments); err != nil {
+		exact := runtimeOf("other")
+		exact.AsOf = time.Now()
+		if err := c.Backfill(t.Context(), answers(list, exact), noAttachments); err != nil {
 			t.Fatal(err)
 		}
 		if from := c.state.Load().gap.From; from.IsZero() == row.closes {

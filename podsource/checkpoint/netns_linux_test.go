@@ -348,7 +348,7 @@ func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 		})
 	}
 	for err, want := range map[error]error{syscall.ENOENT: nil, syscall.ESRCH: nil, syscall.EINVAL: nil, syscall.EACCES: syscall.EACCES} {
-		if got := unlessEnded(err); got != want { //nolint:errorlint // the same error
+		if got := unlessEnded(err); got != want {
 			t.Errorf("%v: got %v, want %v", err, got, want)
 		}
 	}
