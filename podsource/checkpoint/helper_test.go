@@ -151,27 +151,24 @@ func (n *node) left() (out []string) {
 	return out
 }
 
-func (n *node) reconciler(source podsource.Source, opts gc.Options) *gc.Reconciler {
-	n.t.Helper()
-	opts.AllowForeign = n.allow
-	r, err := gc.New(n.Store, []string{network1}, source, opts)
+// reconciler returns a reconciler with this source.
+func (n *node) reconciler(source podsource.Source) *gc.Reconciler {
+	r, err := gc.New(n.Store, []string{network1}, source, gc.Options{AllowForeign: n.allow})
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	return r
 }
 
-// pass runs one pass with this source.
+// pass runs one pass.
 func (n *node) pass(source podsource.Source) error {
-	n.t.Helper()
-	_, err := n.reconciler(source, gc.Options{}).Reconcile(n.t.Context())
+	_, err := n.reconciler(source).Reconcile(n.t.Context())
 	return err
 }
 
 // hook runs AtStartup, as an agent that serves the ADDs does.
 func (n *node) hook(source podsource.Source) error {
-	n.t.Helper()
-	_, err := n.reconciler(source, gc.Options{}).AtStartup(n.t.Context(), gc.NoADDInFlight)
+	_, err := n.reconciler(source).AtStartup(n.t.Context(), gc.NoADDInFlight)
 	return err
 }
 

@@ -294,10 +294,12 @@ func TestNetNS(t *testing.T) {
 	if (NetNS{Path: filepath.Join(dir, "none"), Inode: 5}).Present() || (NetNS{Path: "/proc/self/ns/net"}).Present() {
 		t.Error("a namespace without identity, or at a missing path, is present")
 	}
-	e := Entry{Key: key("a"), NetNS: NetNS{Path: "ns/net"}}
 	t.Chdir("/proc/self")
-	if err := e.normalize(); err != nil || e.NetNS.Inode != 0 {
-		t.Errorf("a relative path was looked up: %+v, %v", e.NetNS, err)
+	for _, as := range []NetNS{{Path: "ns/net"}, {Path: "/none"}, {Path: "/proc/self/ns/net", Inode: 5}} { // relative, missing, known
+		e := Entry{Key: key("a"), NetNS: as}
+		if err := e.normalize(); err != nil || e.NetNS != as {
+			t.Errorf("%+v is recorded as %+v, %v", as, e.NetNS, err)
+		}
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
@@ -68,9 +67,6 @@ func TestSource(t *testing.T) {
 	for name, reads := range map[string]bool{"Writer": false, "Reader": true} {
 		t.Run(name, func(t *testing.T) {
 			gctest.TestSource(t, func(t *testing.T) gctest.Fixture {
-				if boottime.Since() == 0 {
-					t.Skip("a boot can't be told here")
-				}
 				a := &agent{t: t, path: filepath.Join(t.TempDir(), "attachments"), reads: reads}
 				a.start()
 				f := gctest.Fixture{
