@@ -392,3 +392,22 @@ func TestOpenedThroughALink(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkAdd records an attachment beside 1,000 others.
+func BenchmarkAdd(b *testing.B) {
+	c := begun(b, filepath.Join(b.TempDir(), "attachments"), served)
+	s := *c.state.Load()
+	s.entries = make(map[Key]Entry)
+	for i := range 1000 {
+		e := entry(fmt.Sprintf("%064x", i), "10.0.0.2")
+		e.NetNS = NetNS{"/run/netns/cni-00000000-0000-0000-0000-000000000000", 4026532000, 1}
+		s.entries[e.Key] = e
+	}
+	c.state.Store(&s)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := c.Add(entry(fmt.Sprintf("%064x", 7), "10.0.0.3")); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
