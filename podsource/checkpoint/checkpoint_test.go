@@ -241,7 +241,7 @@ func TestClose(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "attachments")
 	c := begun(t, path, served, entry("a", "10.0.0.2"))
 	blockWrites(t, path)
-	if err := c.Close(); err == nil || !strings.Contains(err.Error(), "closing the record in "+path) {
+	if err := c.Close(); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "closing the record in "+path) {
 		t.Errorf("got %v", err)
 	}
 	if err := errors.Join(c.Close(), os.RemoveAll(path+".tmp")); err != nil {
@@ -350,6 +350,16 @@ func TestOpenFails(t *testing.T) {
 			(s != nil) != row.opens || (newErr == nil) != row.opens || newErr != nil && newErr.Error() != err.Error() {
 			t.Errorf("%s: %v, %v and %v, %v", row.reason, c, err, s, newErr)
 		}
+	}
+	gone := filepath.Join(dir, "gone")
+	if err := os.Mkdir(gone, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(gone)
+	if s, err := New("a", served); os.Remove(gone) != nil || s == nil || err != nil {
+		t.Errorf("%v, %v in a directory", s, err)
+	} else if s, err := New("a", served); s != nil || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, %v without a working directory", s, err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
 		t.Errorf("there are %v, %v", left, err)

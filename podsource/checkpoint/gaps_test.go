@@ -44,6 +44,7 @@ func TestGapUntil(t *testing.T) {
 		{"the time since the boot is unknown", 50, 50, false, 0, none, at(66), gap{at(50), at(50), at(66)}, false},
 		{"... or was when it was written", 50, 0, false, 59 * time.Minute, none, at(66), gap{at(50), at(50), at(66)}, false},
 		{"it was written in the future, so the clock was set back", 60, 60, false, 0, none, at(66), ever, false},
+		{"at this very moment", 59, 59, false, 59 * time.Minute, none, at(66), gap{at(59), at(59), at(66)}, false},
 		{"the clocks differ by the tolerance", 50, 50, false, 59*time.Minute + clockTolerance, none, at(66), gap{at(50), at(50), at(66)}, false},
 		{"the clock was set forward: timestamps don't show what is older", 50, 55, false, 59 * time.Minute, none, at(66), ever, true},
 		{"it was set back: timestamps may be later", 50, 50, false, 69 * time.Minute, none, at(66), gap{To: at(76)}, true},

@@ -87,10 +87,10 @@ func (exist namespaces) readProcesses(ctx context.Context) error {
 		}
 		// The first thread, which stands for the process, may have ended before the others.
 		threads, err := os.ReadDir("/proc/" + p.Name() + "/task")
-		for i := 0; i < len(threads) && unlessEnded(err) == nil; i++ {
-			var pidNS string
-			pidNS, err = exist.readThread("/proc/"+p.Name()+"/task/"+threads[i].Name(), read)
-			isNode = isNode || err == nil && pidNS != first // it is itself a container, as in kind, and this is one in it
+		for _, t := range threads {
+			pidNS, threadErr := exist.readThread("/proc/"+p.Name()+"/task/"+t.Name(), read)
+			isNode = isNode || threadErr == nil && pidNS != first // it is itself a container, as in kind, and this is one in it
+			err = cmp.Or(err, unlessEnded(threadErr))
 		}
 		if err := cmp.Or(unlessEnded(err), context.Cause(ctx)); err != nil {
 			return err
