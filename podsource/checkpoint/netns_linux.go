@@ -50,7 +50,7 @@ func divide(ctx context.Context, all []Entry) (live, ended []Entry, unknown erro
 		exist[now.shown()] = now.ID
 		missing = missing || e.NetNS.Inode != 0 && !e.NetNS.is(now)
 	}
-	if missing {
+	for i := 0; missing && i < 2; i++ { // twice: a process may start another one after the list was read, and end
 		if unknown = exist.readProcesses(ctx); unknown != nil {
 			return all, nil, unknown
 		}
