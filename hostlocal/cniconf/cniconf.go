@@ -9,12 +9,13 @@
 //
 // It reads the configuration of:
 //   - a plugin whose ipam.type is host-local, alone or in a list;
-//   - flannel, which gives host-local the node's subnet at run time;
+//   - flannel, which gives host-local the subnet of the node that its daemon wrote;
 //   - the delegates of a meta plugin such as Multus, each of which is a
 //     configuration or a list of its own.
 //
-// Ranges that are known at run time only are nil: flannel's, those of Calico's
-// usePodCidr, and those of the capability ipRanges.
+// [ReadDir] and [ReadFile] also read the subnets that flannel wrote for its plugin. Ranges that are
+// known at run time only are nil: those of Calico's usePodCidr, of Antrea, of the capability
+// ipRanges, and flannel's in a text.
 package cniconf
 
 import (
@@ -60,6 +61,8 @@ type config struct {
 	InlinedOnly  any               `json:"loadOnlyInlinedPlugins"`
 	Delegates    json.RawMessage   `json:"delegates"`
 	Delegate     json.RawMessage   `json:"delegate"`
+	SubnetFile   any               `json:"subnetFile"` // flannel's, as is dataDir
+	DataDir      any               `json:"dataDir"`
 	Capabilities any               `json:"capabilities"`
 	IPAM         *ipam             `json:"ipam"`
 
@@ -82,7 +85,7 @@ func Parse(conf []byte) ([]Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parsing a CNI configuration: %w", err)
 	}
-	return c.networks(0)
+	return c.networks(0, false)
 }
 
 func decode(conf []byte) (*config, error) {
@@ -93,20 +96,19 @@ func decode(conf []byte) (*config, error) {
 	return c, nil
 }
 
-// networks returns the networks of a plugin or of a list. depth counts the delegates around it.
-func (c *config) networks(depth int) (networks []Network, err error) {
+// networks returns the networks of a plugin or of a list. depth counts the delegates around it. With
+// read the files of flannel are read.
+func (c *config) networks(depth int, read bool) (networks []Network, err error) {
 	var errs []error
 	each := func(what string, raws []json.RawMessage, networksOf func(*config) ([]Network, error)) {
 		for i, raw := range raws {
 			inner, err := decode(raw)
-			if err == nil {
-				var more []Network
-				more, err = networksOf(inner)
-				networks = append(networks, more...)
-			}
 			if err != nil {
 				errs = append(errs, fmt.Errorf("network %q, %s %d: %w", c.Name, what, i, err))
+				continue
 			}
+			more, err := networksOf(inner)
+			networks, errs = append(networks, more...), append(errs, err)
 		}
 	}
 	var delegates []json.RawMessage
@@ -117,20 +119,25 @@ func (c *config) networks(depth int) (networks []Network, err error) {
 	case len(c.Plugins) > 0:
 		each("plugin", c.Plugins, func(plugin *config) ([]Network, error) {
 			plugin.Name, plugin.CNIVersion, plugin.Plugins = c.Name, c.CNIVersion, nil // as libcni does
-			return plugin.networks(depth)
+			return plugin.networks(depth, read)
 		})
 	case len(delegates) > 0:
-		each("delegate", delegates, func(delegate *config) ([]Network, error) { return delegate.networks(depth + 1) })
+		each("delegate", delegates, func(delegate *config) ([]Network, error) { return delegate.networks(depth+1, read) })
 	case c.Type == "":
 		return nil, fmt.Errorf("network %q: neither the type of a plugin nor a list of plugins", c.Name)
 	default:
-		return c.plugin()
+		return c.plugin(read)
 	}
 	return networks, errors.Join(errs...)
 }
 
+// antreaDataDir is where Antrea's agent, which calls host-local in its own mount namespace, has the
+// data directory on the node (antrea-io/antrea at 00d545e, build/charts/antrea/templates/agent/daemonset.yaml:
+// the subdirectory cni of /var/run/antrea is /var/lib/cni there). The agent adds the node's subnet.
+const antreaDataDir = "/run/antrea/cni/networks"
+
 // plugin returns the network of a plugin if the plugin calls host-local.
-func (c *config) plugin() ([]Network, error) {
+func (c *config) plugin(read bool) ([]Network, error) {
 	in := c.IPAM
 	if c.Type == "flannel" { // it passes its own ipam on, with a type and the node's subnet added
 		if in == nil {
@@ -153,18 +160,28 @@ func (c *config) plugin() ([]Network, error) {
 	if !ok && in.DataDir != nil {
 		return nil, fmt.Errorf("network %q, plugin %q: dataDir is not a string", c.Name, c.Type)
 	}
-	network := Network{Name: c.Name, DataDir: filepath.Clean(cmp.Or(dataDir, hostlocal.DefaultDataDir)), Plugin: c.Type}
+	usual := hostlocal.DefaultDataDir
+	if c.Type == "antrea" {
+		usual = antreaDataDir
+	}
+	network := Network{Name: c.Name, DataDir: filepath.Clean(cmp.Or(dataDir, usual)), Plugin: c.Type}
 	capabilities, _ := c.Capabilities.(map[string]any)
+	var err error
 	switch {
+	case c.Type == "flannel" && read:
+		network.Ranges, err = c.flannel()
 	case c.Type == "flannel" || atRunTime(in.Subnet) || atRunTime(in.Ranges):
-	case capabilities["ipRanges"] == true && in.Subnet == nil && in.Ranges == nil:
+	case (capabilities["ipRanges"] == true || c.Type == "antrea") && in.Subnet == nil && in.Ranges == nil:
 	default:
-		var err error
-		if network.Ranges, err = c.ranges(); err != nil {
-			return nil, fmt.Errorf("network %q, plugin %q: %w", c.Name, c.Type, err)
+		network.Ranges, err = c.ranges()
+	}
+	if err != nil {
+		err = fmt.Errorf("network %q, plugin %q: %w", c.Name, c.Type, err)
+		if c.Type != "flannel" {
+			return nil, err
 		}
 	}
-	return []Network{network}, nil
+	return []Network{network}, err
 }
 
 // atRunTime reports whether a subnet, or one in a list of range sets, is a placeholder

@@ -3,13 +3,16 @@
 package cniconf
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -45,6 +48,11 @@ var rows = []struct {
 		"a data directory of its own, in canonical form",
 		`{"name": "podnet", "type": "antrea", "ipam": {"dataDir": "/run/antrea/cni//networks/", ` + subnet + `}}`,
 		[]Network{{"podnet", "/run/antrea/cni/networks", tenOne, "antrea"}}, "",
+	},
+	{
+		"Antrea's agent calls host-local with the node's subnet, and with a data directory of its own",
+		`{"name": "antrea", "plugins": [{"type": "antrea", "ipam": {"type": "host-local"}}]}`,
+		[]Network{{"antrea", "/run/antrea/cni/networks", nil, "antrea"}}, "",
 	},
 	{
 		"a list: its name applies to all plugins, and only those with host-local count",
@@ -129,7 +137,7 @@ var rows = []struct {
 	{
 		"a bad plugin does not hide the others",
 		`{"name": "n", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.0.0.1/24"}}, {"type": "macvlan", "ipam": {` + subnet + `}}]}`,
-		[]Network{{"n", hostlocal.DefaultDataDir, tenOne, "macvlan"}}, `network "n", plugin 0: network "n", plugin "ptp": invalid range set 0: Network has host bits set`,
+		[]Network{{"n", hostlocal.DefaultDataDir, tenOne, "macvlan"}}, `network "n", plugin "ptp": invalid range set 0: Network has host bits set`,
 	},
 	{
 		"a bad delegate does not hide the others",
@@ -183,20 +191,22 @@ func TestDepth(t *testing.T) {
 // and does not hide the others.
 func TestReadDir(t *testing.T) {
 	dir := t.TempDir()
-	flannel := func(name string) string { return fmt.Sprintf(`{"name": %q, "type": "flannel"}`, name) }
+	ipvlan := func(name string) string {
+		return fmt.Sprintf(`{"name": %q, "type": "ipvlan", "ipam": {%s}}`, name, subnet)
+	}
 	for path, content := range map[string]string{
-		"30-single.conf":        flannel("single"),
-		"20-json.json":          flannel("json"),
-		"10-list.conflist":      `{"name": "list", "plugins": [` + flannel("") + `]}`,
+		"30-single.conf":        ipvlan("single"),
+		"20-json.json":          ipvlan("json"),
+		"10-list.conflist":      `{"name": "list", "plugins": [` + ipvlan("") + `]}`,
 		"40-bad.conf":           `{`,
-		"50-half.conflist":      `{"name": "half", "plugins": [5, {"type": "flannel"}]}`,
+		"50-half.conflist":      `{"name": "half", "plugins": [5, ` + ipvlan("") + `]}`,
 		"60-split.conflist":     `{"name": "split", "cniVersion": "1.1.0"}`,
-		"split/b.conf":          flannel("other"),
+		"split/b.conf":          ipvlan("other"),
 		"split/a.conf":          `{"type": "ptp", "ipam": {` + subnet + `}}`,
 		"split/c.conflist":      `{`,
-		"70-inlined.conflist":   `{"name": "inlined", "loadOnlyInlinedPlugins": true, "plugins": [{"type": "flannel"}]}`,
+		"70-inlined.conflist":   `{"name": "inlined", "loadOnlyInlinedPlugins": true, "plugins": [` + ipvlan("") + `]}`,
 		"inlined/a.conf":        `{`,
-		"80-outside.conflist":   `{"name": "../outside", "plugins": [{"type": "flannel"}]}`,
+		"80-outside.conflist":   `{"name": "../outside", "plugins": [` + ipvlan("") + `]}`,
 		"85-huge.conf":          strings.Repeat(" ", maxFile) + `{}`,
 		"README":                `{`,
 		"00-old.conf.bak":       `{`,
@@ -217,7 +227,7 @@ func TestReadDir(t *testing.T) {
 		names = append(names, n.Name+" "+n.Plugin)
 	}
 	want := []string{
-		"list flannel", "json flannel", "single flannel", "half flannel", "split ptp", "split flannel", "inlined flannel",
+		"list ipvlan", "json ipvlan", "single ipvlan", "half ipvlan", "split ptp", "split ipvlan", "inlined ipvlan",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("ReadDir (-want +got):\n%s", diff)
@@ -230,16 +240,63 @@ func TestReadDir(t *testing.T) {
 		t.Errorf("ReadDir: %v, want an error for each bad file", err)
 	}
 
-	if got, err := ReadDir(filepath.Join(dir, "missing")); got != nil || !os.IsNotExist(unwrap(err)) || !strings.Contains(err.Error(), "missing") {
-		t.Errorf("ReadDir of a missing directory: %v, %v", got, err)
+	for _, none := range []string{"missing", "00-directory.conf"} {
+		if got, err := ReadDir(filepath.Join(dir, none)); got != nil || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), none) {
+			t.Errorf("ReadDir of %s: %v, %v", none, got, err)
+		}
+	}
+	var bad *FileError
+	if _, err := ReadFile(filepath.Join(dir, "40-bad.conf")); !errors.As(err, &bad) || !bad.First {
+		t.Errorf("ReadFile: %v", err)
 	}
 }
 
-func unwrap(err error) error {
-	if u, ok := err.(interface{ Unwrap() error }); ok {
-		return u.Unwrap()
+// TestFlannel: flannel's range is in the file of its daemon or, without that, in what its plugin passed on.
+func TestFlannel(t *testing.T) {
+	old, newer := []iprange.Set{{r("10.9.0.1", "10.9.0.254", "10.9.0.1")}}, []iprange.Set{{r("10.8.0.1", "10.8.0.254", "10.8.0.1")}}
+	for _, row := range []struct {
+		reason, env, version string
+		files                map[string]string // what the plugin passed on, in the order of their names
+		want                 []iprange.Set
+		err                  string
+	}{
+		{reason: "the daemon's file", env: "FLANNEL_NETWORK=10.9.0.0/16\nFLANNEL_SUBNET=10.9.0.1/24\nFLANNEL_MTU=1450\n", want: old},
+		{reason: "both families, and a version of old", version: "0.2.0", env: "FLANNEL_SUBNET=10.9.0.1/24\nFLANNEL_IPV6_SUBNET=fd00::1/64",
+			want: []iprange.Set{old[0], {r("fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1")}}},
+		{reason: "a file without a subnet", env: "FLANNEL_MTU=1450\n", err: "no IP ranges specified"},
+		{reason: "a subnet that is none", env: "FLANNEL_SUBNET=10.9.0.1\n", err: "FLANNEL_SUBNET="},
+		{reason: "no file, and nothing passed on", err: "subnet.env"},
+		{reason: "no file, and the newest that was passed on of this network", err: "subnet.env", want: newer, files: map[string]string{
+			"a": `{"name": "cbr0", "type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.9.0.0/24"}]]}}`,
+			"b": `{"name": "cbr0", "type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.8.0.0/24"}]]}}`,
+			"c": `{"name": "other", "type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.7.0.0/24"}]]}}`,
+			"d": `no JSON`,
+		}},
+	} {
+		dir := t.TempDir()
+		write := func(name, text string) {
+			path := filepath.Join(dir, name)
+			at := time.Unix(int64(name[len(name)-1]), 0)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, at, at)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if row.env != "" {
+			write("subnet.env", row.env)
+		}
+		for name, text := range row.files {
+			write("flannel/"+name, text)
+		}
+		write("10-flannel.conflist", fmt.Sprintf(`{"name": "cbr0", "cniVersion": %q, "plugins": [{"type": "flannel", "subnetFile": %q, "dataDir": %q}]}`,
+			row.version, dir+"/subnet.env", dir+"/flannel"))
+		got, err := ReadFile(filepath.Join(dir, "10-flannel.conflist"))
+		if len(got) != 1 || (err != nil) != (row.err != "") || err != nil && !strings.Contains(err.Error(), row.err) {
+			t.Fatalf("%s: %v, %v, want %q", row.reason, got, err, row.err)
+		}
+		if diff := cmp.Diff(row.want, got[0].Ranges, equal); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
 	}
-	return err
 }
 
 // FuzzParse: Parse does not panic on any input, names every network, and returns no empty

@@ -41,8 +41,8 @@ func ExampleReadDir() {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	for name, conf := range map[string]string{
-		"10-flannel.conflist": `{"cniVersion": "1.0.0", "name": "cbr0", "plugins": [{"type": "flannel"}]}`,
-		"20-podnet.conf":      `{"cniVersion": "1.0.0", "name": "podnet", "type": "bridge", "ipam": {"type": "host-local", "subnet": "10.244.1.0/24"}}`,
+		"10-calico.conflist": `{"cniVersion": "1.0.0", "name": "k8s", "plugins": [{"type": "calico", "ipam": {"type": "host-local", "subnet": "usePodCidr"}}]}`,
+		"20-podnet.conf":     `{"cniVersion": "1.0.0", "name": "podnet", "type": "bridge", "ipam": {"type": "host-local", "subnet": "10.244.1.0/24"}}`,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(conf), 0o600); err != nil {
 			log.Fatal(err)
@@ -61,6 +61,6 @@ func ExampleReadDir() {
 		}
 	}
 	// Output:
-	// cbr0 has ranges that are known at run time only
+	// k8s has ranges that are known at run time only
 	// podnet has 253 addresses
 }

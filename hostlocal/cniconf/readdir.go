@@ -13,28 +13,56 @@ import (
 	"strings"
 )
 
+// A FileError says what is wrong with one file.
+type FileError struct {
+	Path string
+	// First says that no other configuration comes before it in its directory. Most runtimes then
+	// use this one, and no other.
+	First bool
+	Err   error
+}
+
+func (e *FileError) Error() string { return e.Path + ": " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *FileError) Unwrap() error { return e.Err }
+
 // ReadDir returns the networks of host-local in the configurations of a directory such as
 // /etc/cni/net.d, in the order of the file names. It reads the files that libcni reads:
 // *.conf, *.conflist and *.json. The plugins in <dir>/<name of the network>/*.conf belong to
 // a list, too, unless it has loadOnlyInlinedPlugins. Most runtimes use only the first file.
 //
-// A file of more than a MiB is an error. Each error names its file. ReadDir returns what it
-// could read beside the joined errors. It is an error if the directory does not exist.
+// A file of more than a MiB is an error, and so are a directory that does not exist and one without
+// any such file (both fs.ErrNotExist). ReadDir returns what it could read, and a [FileError] for
+// each other file, joined.
 func ReadDir(dir string) ([]Network, error) {
 	files, err := confFiles(dir, ".conf", ".conflist", ".json")
 	if err != nil {
 		return nil, fmt.Errorf("reading CNI configurations: %w", err)
 	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("reading CNI configurations: there is none in %s: %w", dir, fs.ErrNotExist)
+	}
 	var networks []Network
 	var errs []error
-	for _, path := range files {
+	for i, path := range files {
 		found, err := readFile(path)
 		networks = append(networks, found...)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("reading %s: %w", path, err))
+			errs = append(errs, &FileError{path, i == 0, err})
 		}
 	}
 	return networks, errors.Join(errs...)
+}
+
+// ReadFile returns the networks of host-local in a file, as [ReadDir] does. Its error is a [FileError]
+// whose First is true.
+func ReadFile(path string) ([]Network, error) {
+	networks, err := readFile(path)
+	if err != nil {
+		return networks, &FileError{path, true, err}
+	}
+	return networks, nil
 }
 
 // readFile returns the networks of a file and of the files that libcni adds to it.
@@ -60,7 +88,7 @@ func readFile(path string) ([]Network, error) {
 			c.Plugins = append(c.Plugins, json.RawMessage(plugin))
 		}
 	}
-	return c.networks(0)
+	return c.networks(0, true)
 }
 
 // confFiles returns the paths of the files in dir that have one of the extensions.

@@ -14,7 +14,7 @@ import (
 // does not block.
 func TestReadDirLinks(t *testing.T) {
 	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(outside, []byte(`{"name": "n", "type": "flannel"}`), 0o600); err != nil {
+	if err := os.WriteFile(outside, []byte(`{"name": "n", "type": "ptp", "ipam": {`+subnet+`}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(outside, filepath.Join(dir, "a.conf")); err != nil {
