@@ -3,9 +3,7 @@
 package main
 
 import (
-	"errors"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -91,50 +89,6 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// A second Ctrl-C ends a command that waits for a file and does not react to the first.
-func TestInterruptTwice(t *testing.T) {
-	n, _ := spoiled(t)
-	pipe := filepath.Join(n.dir, "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := command(t, n.dir, "map", "--data-dir", "networks", "--cni-conf", "pipe")
-	// A shell starts what runs in its background with this signal ignored, and children inherit
-	// that. They don't inherit a handler.
-	handled := make(chan os.Signal, 1)
-	signal.Notify(handled, os.Interrupt)
-	defer signal.Stop(handled)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // waits for the reader
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = w.Close() }()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait() // ProcessState has the same result
-	}()
-	for {
-		// Repeat the signal: two that arrive together count as one.
-		if err := cmd.Process.Signal(os.Interrupt); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			t.Fatal(err)
-		}
-		select {
-		case <-ended:
-			if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGINT {
-				t.Errorf("%v", cmd.ProcessState)
-			}
-			return
-		case <-t.Context().Done():
-			t.Fatal("it did not end")
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-}
-
 // A user without permission gets a note about root.
 func TestNotRoot(t *testing.T) {
 	n, _ := spoiled(t)
@@ -142,7 +96,7 @@ func TestNotRoot(t *testing.T) {
 	if os.Geteuid() == 0 {
 		nobody.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
 	}
-	socket := serve(t, criRuntime{sandbox: sandbox("running")})
+	socket := serve(t, criRuntime{ready: []string{sandbox("running")}})
 	for _, path := range []string{filepath.Dir(built), filepath.Dir(n.dir), n.dir, socket} {
 		if err := os.Chmod(path, 0o777); err != nil {
 			t.Fatal(err)
@@ -151,11 +105,11 @@ func TestNotRoot(t *testing.T) {
 	for _, row := range []struct{ reason, path, args string }{
 		{"the files are root's, and their names may be read", filepath.Join("networks", "podnet", "10.244.1.2"), "list"},
 		{"the same of a pass", filepath.Join("networks", "podnet", "10.244.1.2"), "plan --source file:pods.json"},
-		{"the same of check", filepath.Join("networks", "podnet", "10.244.1.2"), "check --source file:pods.json --cni-dir ."},
+		{"the same of check", filepath.Join("networks", "podnet", "10.244.1.2"), "check --source file:pods.json --cni-dir /none"},
 		{"the network's directory", filepath.Join("networks", "podnet"), "list"},
-		{"the same of check", filepath.Join("networks", "podnet"), "check --source file:pods.json --cni-dir ."},
-		{"the kernel can't be asked, so check proposes nothing though the runtime answers", "pods.json", "check --cni-dir ."},
-		{"the data dir", "networks", "networks"},
+		{"the same of check", filepath.Join("networks", "podnet"), "check --source file:pods.json --cni-dir /none"},
+		{"the kernel can't be asked, so check proposes nothing though the runtime answers", "pods.json", "check --cni-dir /none"},
+		{"the data dir", "networks", "list"},
 		{"what is above it", ".", "list"},
 	} {
 		path := filepath.Join(n.dir, row.path)
@@ -174,7 +128,7 @@ func TestNotRoot(t *testing.T) {
 		if strings.HasPrefix(got.stdout, "OK") || strings.Contains(got.stdout, "hostlocal-gc release") {
 			t.Errorf("%s: all is well, or can be mended: %q", row.reason, got.stdout)
 		}
-		if got.status != statusError || strings.Count(got.stdout+got.stderr, "permission denied") != 1 || !strings.Contains(got.stderr, "run it as root (sudo)") {
+		if got.status != statusError || !strings.Contains(got.stdout+got.stderr, "permission denied") || !strings.Contains(got.stderr, "run it as root (sudo)") {
 			t.Errorf("%s: exit status %d\n%s%s", row.reason, got.status, got.stdout, got.stderr)
 		}
 		if err := os.Chmod(path, 0o755); err != nil {
@@ -196,18 +150,5 @@ func TestPlanThatNeverComes(t *testing.T) {
 	got := run(t, n.dir, nil, "release", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json", "--from", "pipe", "--timeout", "1ms")
 	if got.status != statusError || !strings.Contains(got.stderr, "reading the plan: pipe: context deadline exceeded") || !nw.there("10.244.1.2") {
 		t.Errorf("exit status %d: %s", got.status, got.stderr)
-	}
-}
-
-// The data directory may be a link, and still matches the configuration's path.
-func TestLinkedDataDir(t *testing.T) {
-	n := fullNode(t)
-	if err := os.Symlink("networks", filepath.Join(n.dir, "link")); err != nil {
-		t.Fatal(err)
-	}
-	n.put("10.conf", `{"cniVersion": "1.0.0", "name": "podnet", "type": "bridge", "ipam": {"type": "host-local", "subnet": "10.244.1.0/28", "dataDir": "`+n.dir+`/networks"}}`)
-	args := []string{"check", "--data-dir", "link", "--cni-dir", ".", "--source", "file:pods.json"}
-	if got := run(t, n.dir, nil, args...); !strings.HasPrefix(got.stdout, "FULL: podnet: 13 of 13 addresses reserved, 6 leaked: run\n") {
-		t.Errorf("%q, %q", got.stdout, got.stderr)
 	}
 }

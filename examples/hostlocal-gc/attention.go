@@ -4,10 +4,11 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -45,26 +46,16 @@ func claim(e *gc.Entry) string {
 	switch {
 	case e.Pod == nil:
 	case e.Reason == gc.OtherContainer:
-		return "not live, while " + podAndSource(e.Pod) + " has the address"
+		return "not live, while " + diagnose.PodName(e.Pod) + " has the address"
 	case e.Reason == gc.TwoPods:
-		return "and " + podAndSource(e.Pod) + " has the address as well"
+		return "and " + diagnose.PodName(e.Pod) + " has the address as well"
 	case e.Reason == gc.ClaimedInOtherNetwork:
-		return "not live, while " + podAndSource(e.Pod) + " has the address in another network"
+		return "not live, while " + diagnose.PodName(e.Pod) + " has the address in another network"
 	}
 	if e.Reason == gc.OwnerMalformed {
 		return e.Reason.Text() + "; hostlocal-gc remove-malformed removes it, if nobody needs it"
 	}
 	return e.Reason.Text()
-}
-
-// podAndSource names a pod and the source that reported it, with the place where that source found
-// it.
-func podAndSource(p *gc.Pod) string {
-	name := p.String()
-	if p.From == "" || p.From == name {
-		return name
-	}
-	return name + " (" + p.From + ")"
 }
 
 // foreign lists the reservations of containers that no source could know: a row for each form of
@@ -128,7 +119,7 @@ func (a *app) duplicates(r *result) string {
 	for _, d := range r.Duplicates {
 		names := make([]string, len(d.Pods))
 		for i, p := range d.Pods {
-			names[i] = podAndSource(p)
+			names[i] = diagnose.PodName(p)
 		}
 		slices.Sort(names)
 		rows = append(rows, []term.Cell{{Text: d.IP.String(), Style: term.Red}, {Text: strings.Join(names, " and ")}})
@@ -140,7 +131,7 @@ func (a *app) duplicates(r *result) string {
 func (a *app) unreserved(r *result) string {
 	var rows [][]term.Cell
 	for _, u := range r.Unreserved {
-		rows = append(rows, []term.Cell{{Text: u.IP.String(), Style: term.Yellow}, {Text: podAndSource(u.Pods[0])}})
+		rows = append(rows, []term.Cell{{Text: u.IP.String(), Style: term.Yellow}, {Text: diagnose.PodName(u.Pods[0])}})
 	}
 	return a.section(term.Yellow, "Addresses of live pods without a reservation, which host-local may hand out again:", rows)
 }
@@ -148,8 +139,8 @@ func (a *app) unreserved(r *result) string {
 // missing lists the directories that do not exist.
 func (a *app) missing(r *result) string {
 	var rows [][]term.Cell
-	for _, path := range agent.MissingPaths(&r.Report) {
-		rows = append(rows, []term.Cell{{Text: path, Style: term.Red}})
+	for _, name := range r.Missing {
+		rows = append(rows, []term.Cell{{Text: filepath.Join(r.DataDir, name), Style: term.Red}})
 	}
 	return a.section(term.Red, "Directories that do not exist; are --network and --data-dir right?", rows)
 }

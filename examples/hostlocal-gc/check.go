@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,11 +18,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // defaultCNIDir is where runtimes look for configurations.
@@ -45,17 +48,19 @@ func (a *app) checkCommand() *cobra.Command {
   DUPLICATE   two live pods have the same address
   UNRESERVED  host-local may hand out the address of a live pod
   LOCKED      a process holds the plugin's lock, so each ADD waits
-  UNKNOWN     the live pods, or the reservations, could not be read
-  FULL        no address is left: some leaked, or the range is too small
+  READ-ONLY   the data directory can't be written
+  CONFIG      there is no network configuration, or it is wrong
+  UNKNOWN     the live pods, reservations, owners or the range are not known
+  FULL        no address is left, and by whom they are held
   LEAKED      some addresses are leaked
   CONFLICT    a person must decide about a reservation
-  OK
+  OK          all of that is known, and there are free addresses
 
 Without flags it finds the networks, their data directories and ranges in
 /etc/cni/net.d, and asks the sources of a usual node (see help sources). It
 releases nothing, takes no lock and writes nothing.
 
-Exit status: 0 no problem, 3 a problem, 1 this could not be determined.`,
+Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
 		Example: `  hostlocal-gc check
   hostlocal-gc check --network podnet --range 10.244.1.0/24 --source cri`,
 		Args: noArgs,
@@ -78,7 +83,7 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	confs, confErr, err := a.configurations(given.Changed("cni-dir"))
+	confs, unread, err := a.configurations()
 	if err != nil {
 		return err
 	}
@@ -86,75 +91,104 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 	if err != nil {
 		return err
 	}
-	release := "hostlocal-gc release" + judgeFlags(given)
 	all := checked{SchemaVersion: reportjson.SchemaVersion}
-	var places []*place
-	dirs := a.dataDirs(confs, given.Changed("data-dir"))
+	dirs, err := a.dataDirs(ctx, confs, given.Changed("data-dir"))
+	if err != nil {
+		return err
+	}
 	opts := a.onceOptions()
 	opts.DryRun = true
 	opts.SourceTimeout /= time.Duration(len(dirs) + 1) // a source that hangs leaves time for the rest
+	var places []*diagnose.Place
 	for _, dir := range dirs {
 		p, err := a.inspect(ctx, dir, confs, s, opts)
 		if err != nil {
 			return err
 		}
-		places, all.Reports = append(places, p), append(all.Reports, reportjson.Report{Report: &p.report})
+		p.Command = "hostlocal-gc %s" + judgeFlags(given)
+		if dir.path != hostlocal.DefaultDataDir {
+			p.Command += " --data-dir " + strings.ReplaceAll(quoted(dir.path), "%", "%%")
+		}
+		places, all.Reports = append(places, p), append(all.Reports, reportjson.Report{Report: &p.Report})
 	}
-	for _, p := range places {
-		p.named, p.release = given.Changed("data-dir"), release+p.release
-		all.Findings = append(all.Findings, diagnose(p, places)...)
-	}
-	slices.SortStableFunc(all.Findings, func(a, b finding) int { return slices.Index(words(), a.Word) - slices.Index(words(), b.Word) })
+	all.Findings = diagnose.Findings(places)
 	if len(a.flags.sources) == 0 {
-		refused := slices.IndexFunc(places, func(p *place) bool { return !p.judged })
-		all.Sources = sourceResults(&places[max(refused, 0)].report)
+		refused := slices.IndexFunc(places, func(p *diagnose.Place) bool { return len(p.Refused) > 0 })
+		all.Sources = sourceResults(&places[max(refused, 0)].Report)
 	}
-	if confErr != nil {
-		all.NotRead = confErr.Error()
-	}
-	all.addUnread(a.failed, len(confs) > 0)
+	all.addUnread(a, unread, len(confs) > 0)
+	all.Risk = risk(&places[0].Report)
 	if err := a.printChecked(&all); err != nil {
 		return err
 	}
-	if n := slices.IndexFunc(all.Findings, func(f finding) bool { return f.Word == wordUnknown }); n >= 0 {
-		what, _, _ := strings.Cut(all.Findings[n].Text, ":")
+	switch first := all.Findings[0]; first.Word {
+	case diagnose.OK:
+		return nil
+	case diagnose.Unknown:
+		what, _, _ := strings.Cut(first.Text, ":")
 		return failure{errors.New(what)}
 	}
-	if slices.ContainsFunc(all.Findings, isWrong) {
-		return errWrong
-	}
-	return nil
+	return errWrong
 }
 
-func isWrong(f finding) bool { return f.Word != wordOK }
-
-// addUnread puts a finding first that says what could not be read, where nothing else is wrong. failed
-// says that it was a reservation, whose error was printed. known says that some network has a
-// configuration: runtimes skip other configurations that are broken.
-func (c *checked) addUnread(failed, known bool) {
-	text := ""
+// addUnread adds findings about configurations and reservations that could not be read. A configuration
+// that runtimes do not use is only mentioned. known says that some network has a configuration.
+func (c *checked) addUnread(a *app, unread error, known bool) {
+	add := func(f diagnose.Finding) { c.Findings = append(c.Findings, f) }
+	reserved, inUse := false, false
+	for _, r := range c.Reports {
+		for i := range r.Report.Reservations {
+			reserved, inUse = true, inUse || r.Report.Reservations[i].Verdict == gc.InUse
+		}
+	}
+	var files []*cniconf.FileError
+	joined, several := unread.(interface{ Unwrap() []error })
+	for i := 0; several && i < len(joined.Unwrap()); i++ {
+		var file *cniconf.FileError
+		if errors.As(joined.Unwrap()[i], &file) {
+			files = append(files, file)
+		}
+	}
+	for _, f := range files {
+		nameless := errors.Is(f.Err, cniconf.ErrNoName) && reserved // a runtime of old, which takes it
+		if f.First && !nameless {
+			add(diagnose.Finding{Word: diagnose.Config, Text: f.Error(), Do: "Most runtimes use this configuration, and no pod starts with it."})
+			continue
+		}
+		c.NotRead = strings.TrimPrefix(c.NotRead+"\n"+f.Error(), "\n")
+	}
+	refused := slices.ContainsFunc(c.Findings, func(f diagnose.Finding) bool { return f.Word == diagnose.Unknown && f.Network == "" })
 	switch {
-	case slices.ContainsFunc(c.Findings, isWrong):
-	case failed:
-		text = "the reservations could not be read: see the error"
-	case c.NotRead != "" && !known:
-		text = "the networks and their ranges are unknown: see what was not read"
+	case errors.Is(unread, fs.ErrNotExist) && len(files) == 0 && !inUse && !known && !refused:
+		add(diagnose.Finding{Word: diagnose.Config, Text: "no network configuration in " + a.flags.cniDir + ", so the runtime can start no pod there",
+			Do: "The network's agent puts one there. --cni-dir says where else runtimes look."})
+	case len(c.Findings) == 0 && !a.failed:
+		add(diagnose.Finding{Word: diagnose.Unknown, Text: fmt.Sprintf("no configuration in %s uses host-local, and nothing is reserved in %s", a.flags.cniDir, c.Reports[0].DataDir),
+			Do: "--cni-dir and --data-dir say where else to look."})
+	case unread != nil && !known && !reserved:
+		add(diagnose.Finding{Word: diagnose.Unknown, Text: "the networks and their ranges are not known: a configuration could not be read"})
 	}
-	if text != "" {
-		c.Findings = slices.Insert(c.Findings, 0, finding{Word: wordUnknown, Text: text})
+	if a.failed {
+		add(diagnose.Finding{Word: diagnose.Unknown, Text: "the reservations could not be read: see the error"})
 	}
+	diagnose.Sort(c.Findings)
 }
 
-// configurations returns the networks of host-local in the node's configurations and of --range,
-// and an error for what could not be read of them. A missing directory of configurations is an
-// error only if it was named.
-func (a *app) configurations(dirGiven bool) (confs []cniconf.Network, unread, err error) {
+// configurations returns the networks of host-local in the node's configurations, with the ranges of
+// --range, and what could not be read of them.
+func (a *app) configurations() (confs []cniconf.Network, unread, err error) {
+	confs, unread = cniconf.ReadDir(a.flags.cniDir)
 	for _, subnet := range a.flags.subnets {
 		if len(a.flags.networks) != 1 || a.flags.allNetworks() {
 			return nil, nil, usagef("--range is the range of one network: name that with --network")
 		}
-		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": a.flags.networks[0], "type": "bridge",
-			"ipam": map[string]any{"type": "host-local", "dataDir": a.flags.dataDir, "subnet": subnet}})
+		name, dataDir := a.flags.networks[0], a.flags.dataDir
+		at := slices.IndexFunc(confs, func(c cniconf.Network) bool { return c.Name == name })
+		if at >= 0 && dataDir == hostlocal.DefaultDataDir {
+			dataDir = confs[at].DataDir
+		}
+		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "type": "bridge",
+			"ipam": map[string]any{"type": "host-local", "dataDir": dataDir, "subnet": subnet}})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -164,56 +198,76 @@ func (a *app) configurations(dirGiven bool) (confs []cniconf.Network, unread, er
 		}
 		confs = append(confs, networks...)
 	}
-	found, unread := cniconf.ReadDir(a.flags.cniDir)
-	if errors.Is(unread, fs.ErrNotExist) && !dirGiven {
-		unread = nil
-	}
-	return append(confs, found...), unread, nil
+	return confs, unread, nil
+}
+
+// A dataDir is a data directory to check. If network is not empty, only that is looked at. Named says
+// that the user named it.
+type dataDir struct {
+	path, network string
+	named         bool
 }
 
 // dataDirs returns the data directories to check: that of --data-dir, or else those of the
-// configurations, or else host-local's default.
-func (a *app) dataDirs(confs []cniconf.Network, given bool) (dirs []string) {
-	if given {
-		return []string{a.flags.dataDir}
-	}
+// configurations and host-local's default. One that has files of addresses itself is the directory of
+// a network without a name, and so a network of the directory above it.
+func (a *app) dataDirs(ctx context.Context, confs []cniconf.Network, given bool) (dirs []dataDir, err error) {
+	paths := []string{a.flags.dataDir}
 	for _, c := range confs {
-		if !slices.Contains(dirs, c.DataDir) {
-			dirs = append(dirs, c.DataDir)
+		if !given && !slices.ContainsFunc(paths, func(p string) bool { return sameDirectory(p, c.DataDir) }) {
+			paths = append(paths, c.DataDir)
 		}
 	}
-	if len(dirs) == 0 {
-		dirs = []string{a.flags.dataDir}
+	for _, path := range paths {
+		list, err := hostlocal.New(path).List(ctx)
+		if err != nil && !errors.Is(err, fs.ErrPermission) { // which the pass reports
+			return nil, err
+		}
+		if slices.ContainsFunc(list.NotDirs, func(name string) bool { _, err := netip.ParseAddr(name); return err == nil }) {
+			whole, err := filepath.Abs(path)
+			if err != nil {
+				return nil, err
+			}
+			dirs = append(dirs, dataDir{filepath.Dir(whole), filepath.Base(whole), false})
+			if len(list.Networks) == 0 {
+				continue
+			}
+		}
+		named := slices.ContainsFunc(confs, func(c cniconf.Network) bool { return sameDirectory(c.DataDir, path) })
+		if given || named || len(list.Networks) > 0 || len(paths) == 1 {
+			dirs = append(dirs, dataDir{path: path, named: given})
+		}
 	}
-	return dirs
+	return dirs, nil
 }
 
 // inspect makes a dry pass over a data directory.
-func (a *app) inspect(ctx context.Context, dir string, confs []cniconf.Network, s podsource.Source, opts gc.Options) (*place, error) {
-	p := &place{asked: a.flags.networks, locks: make(map[string]string)}
-	if dir != hostlocal.DefaultDataDir {
-		p.release = " --data-dir " + quoted(dir)
-	}
-	store := hostlocal.New(dir)
-	p.report.DataDir = dir
+func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network, s podsource.Source, opts gc.Options) (*diagnose.Place, error) {
+	p := &diagnose.Place{DirNamed: dir.named, Named: a.flags.networks, Locks: make(map[string]string), ConfDir: a.flags.cniDir, Booted: booted()}
+	store := hostlocal.New(dir.path)
+	p.Report.DataDir = dir.path
 	names, err := store.Networks()
 	if err != nil {
 		return nil, err
 	}
-	p.networks = names
+	p.Dirs = names
 	networks := slices.Clone(names)
 	for _, c := range confs {
-		if sameDirectory(c.DataDir, dir) {
-			p.confs = append(p.confs, c)
+		named := p.DirNamed && c.DataDir == hostlocal.DefaultDataDir // which is mounted elsewhere here
+		if named || sameDirectory(c.DataDir, dir.path) {
+			p.Confs = append(p.Confs, c)
 			networks = append(networks, c.Name)
 		}
 	}
-	if len(a.flags.networks) > 0 && !a.flags.allNetworks() {
+	switch {
+	case dir.network != "":
+		networks = []string{dir.network}
+	case len(a.flags.networks) > 0 && !a.flags.allNetworks():
 		networks = slices.Clone(a.flags.networks)
 	}
 	slices.Sort(networks)
 	networks = slices.Compact(networks)
-	held := holders(dir, networks)
+	held := holders(dir.path, networks)
 	none := len(networks) == 0
 	if none { // the sources are asked all the same
 		networks = []string{gc.AllNetworks}
@@ -222,29 +276,38 @@ func (a *app) inspect(ctx context.Context, dir string, confs []cniconf.Network, 
 	if err != nil {
 		return nil, usageError{err}
 	}
-	p.report, err = reconciler.Reconcile(ctx)
+	p.Report, err = reconciler.Reconcile(ctx)
 	if none { // host-local does not serve this node, and the addresses of its pods are another plugin's
-		p.report.Unreserved, p.report.Duplicates = nil, nil
+		p.Report.Unreserved, p.Report.Duplicates = nil, nil
 	}
-	if p.judged = !errors.Is(err, gc.ErrRefused); !p.judged {
-		p.unknown = unanswered(&p.report, err)
+	if errors.Is(err, gc.ErrRefused) {
+		p.Refused = unanswered(&p.Report, err)
 		a.notePermission(err)
 	} else {
 		a.printError(err)
-		p.unread = err != nil
+		p.Unread = err != nil
 	}
-	return p, a.stillHeld(ctx, dir, held, p)
+	p.Look()
+	return p, a.stillHeld(ctx, dir.path, held, p)
+}
+
+// booted returns when the node booted, or zero. Tests replace it.
+var booted = func() time.Time {
+	if up := boottime.Since(); up > 0 {
+		return time.Now().Add(-up)
+	}
+	return time.Time{}
 }
 
 // unanswered returns why a pass was refused: the error of each source that failed.
 func unanswered(r *gc.Report, err error) (why []string) {
 	for _, s := range r.Sources {
 		if s.Error != "" {
-			why = append(why, s.Name+": "+s.Error)
+			why = append(why, flagWords.Replace(s.Name+": "+s.Error))
 		}
 	}
 	if len(why) == 0 {
-		why = []string{err.Error()}
+		why = []string{flagWords.Replace(err.Error())}
 	}
 	return why
 }
@@ -291,7 +354,7 @@ func holders(dir string, networks []string) map[string]int {
 
 // stillHeld notes the locks that the same process holds after lockedFor. It does not wait where no
 // lock was held.
-func (a *app) stillHeld(ctx context.Context, dir string, before map[string]int, p *place) error {
+func (a *app) stillHeld(ctx context.Context, dir string, before map[string]int, p *diagnose.Place) error {
 	if len(before) == 0 {
 		return nil
 	}
@@ -302,9 +365,9 @@ func (a *app) stillHeld(ctx context.Context, dir string, before map[string]int, 
 		return fmt.Errorf("watching the lock: %w", ctx.Err())
 	case <-timer.C:
 	}
-	for n, pid := range holders(dir, p.networks) {
+	for n, pid := range holders(dir, p.Dirs) {
 		if before[n] == pid {
-			p.locks[n] = fmt.Sprintf("%s holds %s for more than %v", describeProcess(pid), filepath.Join(dir, n, "lock"), lockedFor)
+			p.Locks[n] = fmt.Sprintf("%s holds %s for more than %v", describeProcess(pid), filepath.Join(dir, n, "lock"), lockedFor)
 		}
 	}
 	return nil

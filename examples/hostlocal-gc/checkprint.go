@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -16,9 +17,10 @@ import (
 // checked is the output of check. Its JSON is a contract.
 type checked struct {
 	SchemaVersion int                 `json:"schemaVersion"`
-	Findings      []finding           `json:"findings"`
+	Findings      []diagnose.Finding  `json:"findings"`
 	Sources       []sourceResult      `json:"sources,omitempty"` // those of a usual node
 	NotRead       string              `json:"notRead,omitempty"` // CNI configurations that could not be read
+	Risk          string              `json:"risk,omitempty"`    // what a release with these sources may get wrong
 	Reports       []reportjson.Report `json:"reports"`           // one for each data directory
 }
 
@@ -47,19 +49,32 @@ func (a *app) printChecked(all *checked) error {
 		return reportjson.Write(a.stdout, all)
 	}
 	var out strings.Builder
-	for _, f := range all.Findings {
-		text := f.Word + ": "
-		if f.Network != "" {
-			text += f.Network + ": "
+	shown := all.Findings[:min(len(all.Findings), fewFindings)]
+	for i, f := range shown {
+		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(wordStyle(f.Word), f.Line())))
+		if i > 0 && f.Word == diagnose.OK {
+			continue
 		}
-		text += term.Clean(f.Text)
-		if f.Run != "" {
-			text += ": run"
+		for _, item := range few(f.Items, fewItems) {
+			if !strings.Contains(f.Line(), item) {
+				fmt.Fprintln(&out, a.indent(item))
+			}
 		}
-		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(wordStyle(f.Word), text)))
+		if f.Do != "" {
+			fmt.Fprintln(&out, a.indent(f.Do))
+		}
 		if f.Run != "" {
 			fmt.Fprintln(&out, "  "+term.Clean(f.Run))
 		}
+	}
+	if more := len(all.Findings) - len(shown); more > 0 {
+		fmt.Fprintf(&out, "... %d more (-o json has all)\n", more)
+	}
+	for line := range strings.Lines(all.NotRead) {
+		fmt.Fprintln(&out, a.screen.Fold("Not read: "+term.Clean(strings.TrimSpace(line))))
+	}
+	if all.Risk != "" {
+		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(term.Yellow, "Risk:")+" "+all.Risk))
 	}
 	if len(all.Sources) > 0 {
 		out.WriteByte('\n')
@@ -69,25 +84,56 @@ func (a *app) printChecked(all *checked) error {
 			if !s.Used {
 				rows[i][1] = term.Cell{Text: "not used", Style: term.Yellow}
 			}
-			if s.Why != "" && slices.ContainsFunc(all.Findings, func(f finding) bool { return strings.Contains(f.Text, s.Why) }) {
+			if s.Why != "" && slices.ContainsFunc(all.Findings, func(f diagnose.Finding) bool { return strings.Contains(f.Text, s.Why) }) {
 				rows[i][2].Text = "see above"
 			}
 		}
 		out.WriteString(a.screen.Table([]term.Column{{Title: "SOURCE"}, {Title: "ANSWER"}, {Title: ""}}, rows))
 	}
-	for line := range strings.Lines(all.NotRead) {
-		fmt.Fprintln(&out, a.screen.Fold("Not read: "+term.Clean(strings.TrimSpace(line))))
-	}
 	_, err := io.WriteString(a.stdout, out.String())
 	return err
+}
+
+// A screen of 80 columns and 24 lines has room for these.
+const fewFindings, fewItems = 6, 3
+
+// few returns the first of some lines, and a line that counts the others.
+func few(lines []string, n int) []string {
+	if more := len(lines) - n; more > 1 {
+		return append(lines[:n:n], fmt.Sprintf("... %d more (-o json has all)", more))
+	}
+	return lines
+}
+
+// indent folds a line of text, and indents it.
+func (a *app) indent(text string) string {
+	s := a.screen
+	s.Width = max(0, s.Width-2)
+	return "  " + strings.ReplaceAll(s.Fold(term.Clean(text)), "\n", "\n  ")
+}
+
+// risk says what a release may get wrong because the kernel was not asked. It is empty if it was.
+func risk(r *gc.Report) string {
+	for _, s := range r.Sources {
+		if _, left := leftOut(s.Note); s.Name == "netns" && !left && s.Error == "" {
+			return ""
+		}
+	}
+	if !slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool {
+		return e.Verdict == gc.Released || e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed
+	}) {
+		return ""
+	}
+	return "no --source netns sees the kernel's addresses here. A container that runs although these sources do not list it " +
+		"(deleted by force, or its record is lost) loses its address."
 }
 
 // wordStyle is red for what harms pods, yellow for what will.
 func wordStyle(word string) term.Style {
 	switch word {
-	case wordOK:
+	case diagnose.OK:
 		return term.Green
-	case wordLeaked, wordConflict, wordUnknown:
+	case diagnose.Leaked, diagnose.Conflict, diagnose.Unknown:
 		return term.Yellow
 	}
 	return term.Red

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -58,28 +57,6 @@ func TestFewRows(t *testing.T) {
 	}
 	if got := run("release", "--source", "file:pods.json", "--network", "podnet"); !strings.Contains(got.stdout, "... 228 more released: ") {
 		t.Errorf("of a release:\n%s", got.stdout)
-	}
-}
-
-// Sections under the tables are limited in the same way.
-func TestFewInSections(t *testing.T) {
-	n := newNode(t)
-	n.network("podnet", "10.1.0.0/24").add(sandbox("x"), time.Hour)
-	var live []pod
-	for i := range 40 {
-		live = append(live, pod{Name: fmt.Sprint("web-", i), IPs: []string{netip.AddrFrom4([4]byte{10, 1, 0, byte(100 + i)}).String()}})
-	}
-	n.pods("pods.json", live...)
-	args := []string{"list", "--data-dir", "networks", "--source", "file:pods.json"}
-	if got := run(t, n.dir, nil, args...).stdout; strings.Count(got, "\n  10.1.0.1") != 12 || !strings.Contains(got, "\n  ... 28 more (-o wide shows all)\n") {
-		t.Errorf("unreserved addresses:\n%s", got)
-	}
-	if got := run(t, n.dir, nil, append(args, "-o", "wide")...).stdout; strings.Count(got, "\n  10.1.0.1") != 40 {
-		t.Errorf("all unreserved addresses:\n%s", got)
-	}
-	got := run(t, n.dir, nil, "check", "--data-dir", "networks", "--source", "file:pods.json", "--cni-dir", ".").stdout
-	if !strings.HasPrefix(got, "UNRESERVED: 40 addresses of live pods are not reserved") || !strings.Contains(got, "and 28 more") {
-		t.Errorf("check:\n%s", got)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
@@ -93,89 +94,27 @@ func checkSchema(t *testing.T, of, text string) {
 	}
 }
 
-// The schema rejects wrong reports.
+// The schemas reject wrong reports. TestSituations checks the output of check by its own.
 func TestSchemaRefuses(t *testing.T) {
-	n := conflictNode(t)
-	good := run(t, n.dir, nil, "plan", "--data-dir", "networks", "--source", "file:pods.json", "-o", "json").stdout
-	for _, row := range []struct{ reason, old, new string }{
-		{"a verdict that the design does not have", `"verdict": "leaked"`, `"verdict": "orphaned"`},
-		{"a count of one", `"leaked": 1`, `"orphaned": 1`},
-		{"no address", `"ip": "10.244.1.2"`, `"ip": "10.244.1"`},
-		{"no time", `"started": "`, `"started": "about `},
-		{"a reason that the library does not have", `"reason": "unowned"`, `"reason": "orphaned"`},
-		{"a sentence for a reason", `"reason": "unowned"`, `"reason": "no live pod has it"`},
-		{"another version", `"schemaVersion": 1`, `"schemaVersion": 2`},
-		{"a field that is missing", `"lockHeld": 0,`, ``},
-		{"a field of another name", `"duration"`, `"seconds"`},
-		{"a reservation of no network", `"network": "podnet",`, ``},
-		{"a field with Go's name", `"ip": "10.244.1.2"`, `"IP": "10.244.1.2"`},
-		{"a list that is null", `"unreserved": [`, `"duplicates": null, "unreserved": [`},
-		{"a verdict where nobody was asked", `"looks": 1`, `"looks": 0`},
-		{"no verdict where somebody was", `"verdict": "leaked",`, ``},
-		{"no counts", `"counts": {`, `"count": {`},
+	n := fullNode(t)
+	n.put("broken.conf", "{")
+	args := []string{"--data-dir", "networks", "--source", "file:pods.json", "-o", "json"}
+	plan := run(t, n.dir, nil, append([]string{"plan"}, args...)...).stdout
+	check := run(t, n.dir, nil, append([]string{"check", "--cni-dir", "."}, args...)...).stdout
+	for _, row := range []struct{ reason, of, text, old, new string }{
+		{"a verdict that the design does not have", "report", plan, `"verdict": "leaked"`, `"verdict": "orphaned"`},
+		{"another version", "report", plan, `"schemaVersion": 1`, `"schemaVersion": 2`},
+		{"a field of another name", "report", plan, `"duration"`, `"seconds"`},
+		{"no address", "report", plan, `"ip": "10.244.1.2"`, `"ip": "10.244.1"`},
+		{"no verdict where somebody was asked", "report", plan, `"verdict": "leaked",`, ``},
+		{"an unknown word", "check", check, `"word": "FULL"`, `"word": "EMPTY"`},
+		{"a report that is none", "check", check, `"looks": 1`, `"looks": 3`},
+		{"a command of another program", "check", check, `"run": "hostlocal-gc `, `"run": "rm `},
 	} {
-		bad := strings.Replace(good, row.old, row.new, 1)
-		if bad == good {
-			t.Errorf("%s: %q is not in:\n%s", row.reason, row.old, good)
-			continue
-		}
+		bad := strings.Replace(row.text, row.old, row.new, 1)
 		value, err := jsonschema.UnmarshalJSON(strings.NewReader(bad))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if schema(t, "report").Validate(value) == nil {
-			t.Errorf("%s passes", row.reason)
-		}
-	}
-}
-
-// The output of check has a schema of its own.
-func TestCheckSchema(t *testing.T) {
-	var good string
-	for _, row := range []struct{ scene, args, word string }{
-		{"full", "--network podnet --range 10.244.1.0/28 --source file:pods.json", "FULL"},
-		{"full", "--network podnet --source file:none.json", "UNKNOWN"},
-		{"full", "--network podnett --source file:pods.json", "MISSING"},
-		{"full", "--cni-dir .", "UNKNOWN"}, // uses the sources of the test's machine, which have none of these containers
-		{"busy", "--network podnet --range 10.244.0.0/16 --source file:pods.json", "OK"},
-		{"busy", "--source file:pods.json", "UNKNOWN"}, // the only configuration is broken
-		{"conflict", "--source file:pods.json", "UNRESERVED"},
-		{"dual", "--source file:pods.json", "LEAKED"},
-	} {
-		n := scenes[row.scene](t)
-		n.put("broken.conf", "{")
-		args := append([]string{"check", "--data-dir", "networks", "--cni-dir", ".", "-o", "json"}, strings.Fields(row.args)...)
-		got := run(t, n.dir, nil, args...)
-		checkSchema(t, "check", got.stdout)
-		var all struct{ Findings []finding }
-		if err := json.Unmarshal([]byte(got.stdout), &all); err != nil {
-			t.Fatal(err)
-		}
-		if row.args != "--cni-dir ." && all.Findings[0].Word != row.word {
-			t.Errorf("%v: the first finding is %s, want %s: %s", args, all.Findings[0].Word, row.word, got.stdout)
-		}
-		if good == "" {
-			good = got.stdout
-		}
-	}
-	for _, row := range []struct{ reason, old, new string }{
-		{"an unknown word", `"word": "FULL"`, `"word": "EMPTY"`},
-		{"another version", `"schemaVersion": 1`, `"schemaVersion": 2`},
-		{"a report that is none", `"looks": 1`, `"looks": 3`},
-		{"a field of another name", `"notRead"`, `"unread"`},
-		{"a command of another program", `"run": "hostlocal-gc `, `"run": "rm `},
-	} {
-		bad := strings.Replace(good, row.old, row.new, 1)
-		if bad == good {
-			t.Errorf("%s: %q is not in:\n%s", row.reason, row.old, good)
-			continue
-		}
-		value, err := jsonschema.UnmarshalJSON(strings.NewReader(bad))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if schema(t, "check").Validate(value) == nil {
-			t.Errorf("%s passes", row.reason)
+		if err != nil || bad == row.text || schema(t, row.of).Validate(value) == nil {
+			t.Errorf("%s passes, or %q is not in it (%v):\n%s", row.reason, row.old, err, row.text)
 		}
 	}
 }
@@ -209,9 +148,9 @@ func TestSchemaWords(t *testing.T) {
 	if diff := cmp.Diff(reasons, s.Defs.Reason.Enum); diff != "" {
 		t.Errorf("reasons (-want +got):\n%s", diff)
 	}
-	text, err = os.ReadFile(filepath.Join("testdata", "check.schema.json"))
-	if want := `["` + strings.Join(words(), `", "`) + `"]`; err != nil || !strings.Contains(string(text), want) {
-		t.Errorf("check.schema.json lacks %s: %v", want, err)
+	text, err = os.ReadFile(filepath.Join("testdata", "report.schema.json"))
+	if want := `["` + strings.Join(diagnose.Words(), `", "`) + `"]`; err != nil || !strings.Contains(string(text), want) {
+		t.Errorf("report.schema.json lacks %s: %v", want, err)
 	}
 }
 
@@ -258,10 +197,6 @@ func TestJSONOfNothing(t *testing.T) {
 			t.Errorf("%s: exit status %d and %q, want a report of nothing", args[0], got.status, got.stdout)
 		}
 	}
-	got := run(t, n.dir, nil, "networks", "--data-dir", "networks", "-o", "json")
-	if got.stdout != "[]\n" || got.status != statusDone {
-		t.Errorf("networks: exit status %d and %q, want an empty array", got.status, got.stdout)
-	}
 }
 
 // Without a source the JSON is valid, and has no verdicts.
@@ -273,22 +208,5 @@ func TestJSONUnjudged(t *testing.T) {
 	}
 	if r := readReport(t, got.stdout); len(r.Reservations) != 13 || strings.Contains(got.stdout, "failed") {
 		t.Errorf("%d reservations, and what was not judged did not fail:\n%s", len(r.Reservations), got.stdout)
-	}
-}
-
-func TestNetworksJSON(t *testing.T) {
-	n := dualNode(t)
-	got := run(t, n.dir, nil, "networks", "--data-dir", "networks", "-o", "json")
-	var rows []networkRow
-	if err := json.Unmarshal([]byte(got.stdout), &rows); err != nil {
-		t.Fatal(err)
-	}
-	ip := netip.MustParseAddr
-	want := []networkRow{
-		{"podnet", "networks", 14, 7, 7, []netip.Addr{ip("10.244.1.8"), ip("fd00:10:244:1::8")}},
-		{"storage", "networks", 3, 3, 0, []netip.Addr{ip("192.168.100.4")}},
-	}
-	if diff := cmp.Diff(want, rows, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

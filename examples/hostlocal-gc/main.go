@@ -10,7 +10,6 @@
 //	hostlocal-gc agent     such passes at its start and from then on
 //	hostlocal-gc show      all that is known of one address
 //	hostlocal-gc map       the address range as a picture
-//	hostlocal-gc networks  the networks under the data dir
 //
 // Its flags, its JSON and its exit statuses are a contract: 0 done, 1 error, 2
 // wrong usage, 3 for plan --exit-code when something is leaked. README.md has

@@ -30,10 +30,18 @@ var (
 // isCommand is set in the environment of this binary where it stands for the command.
 const isCommand = "IS_HOSTLOCAL_GC"
 
+// nodeUp is a variable with the time for which the node has been up, in place of a year.
+const nodeUp = "TEST_NODE_UP"
+
 // TestMain runs the command when a test starts this binary again, on a node that has been up for a
 // year, however young the machine is.
 func TestMain(m *testing.M) {
-	gctest.Uptime(nil, 365*24*time.Hour)
+	up := 365 * 24 * time.Hour
+	if d, err := time.ParseDuration(os.Getenv(nodeUp)); err == nil {
+		up = d
+	}
+	gctest.Uptime(nil, up)
+	booted = func() time.Time { return time.Now().Add(-up) }
 	defaultMemory = "" // not in the machine's /run
 	if os.Getenv(isCommand) != "" {
 		main()

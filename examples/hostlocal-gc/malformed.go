@@ -27,101 +27,133 @@ import (
 
 func (a *app) removeMalformedCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "remove-malformed ADDRESS",
-		Short: "Remove the file of one address that names no owner",
-		Long: `Remove the file of one address with content that host-local never writes. Every
-pass keeps such a file, since it names no owner. This command shows the file and
-asks. It removes the file under the plugin's lock, and only if
+		Use:   "remove-malformed [ADDRESS...]",
+		Short: "Remove files that name no owner",
+		Long: `Remove the files of these addresses, or without any all files of the network,
+with content that host-local never writes, such as the NUL bytes that a power
+loss leaves. Every pass keeps such a file, since it names no owner. This command
+shows the files and asks. It removes a file under the plugin's lock, and only if
 
   - the file is unchanged since it was shown;
   - no live pod claims the address;
   - the addresses of every live pod in this network and family are known, from
     its source or from the kernel (--source netns);
   - the file is older than the longest ADD, --min-age and --starting-for.`,
-		Example: `  hostlocal-gc remove-malformed 10.244.1.5 --network podnet --source cri --source netns`,
-		Args:    oneAddress,
+		Example: `  hostlocal-gc remove-malformed --network podnet
+  hostlocal-gc remove-malformed 10.244.1.5 --network podnet --source cri --source netns`,
 	}
 	a.flags.data(c)
 	a.flags.judge(c)
-	c.Flags().BoolVar(&a.flags.yes, flagYes, false, "remove it without a question; no variable sets this")
+	c.Flags().BoolVar(&a.flags.yes, flagYes, false, "remove them without a question; no variable sets this")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		return work(func(ctx context.Context) error { return a.removeMalformed(ctx, args[0]) })(cmd, args)
+		return work(func(ctx context.Context) error { return a.removeMalformed(ctx, args) })(cmd, args)
 	}
 	return c
 }
 
 // removeMalformed runs the command.
-func (a *app) removeMalformed(ctx context.Context, text string) error {
+func (a *app) removeMalformed(ctx context.Context, texts []string) error {
 	a.flags.format = formatTable
-	ip, err := parseAddress(text)
-	if err != nil {
-		return err
+	var ips []netip.Addr
+	for _, text := range texts {
+		ip, err := parseAddress(text)
+		if err != nil {
+			return err
+		}
+		ips = append(ips, ip)
 	}
 	if len(a.flags.networks) == 0 || a.flags.allNetworks() {
-		return usagef("a --network is missing: in which network is the file of %v?", ip)
+		return usagef("a --network is missing: in which network are the files?")
 	}
 	s, err := a.checkedSource()
 	if err != nil {
 		return err
 	}
-	r, err := a.malformed(ctx, s, ip)
+	files, refused, err := a.malformed(ctx, s, ips)
 	if err != nil {
 		return err
 	}
-	if err := a.showFile(r); err != nil {
+	if len(files) == 0 {
+		return refused
+	}
+	if err := a.showFiles(files); err != nil {
 		return err
 	}
 	if !a.flags.yes {
 		if err := a.confirm(ctx); err != nil {
 			return err
 		}
-		// The file may change while the question waits for an answer. What was shown is removed, or nothing (R6).
-		if _, err = a.malformed(ctx, s, ip); err != nil {
+		// A file may change while the question waits for an answer. What was shown is removed, or nothing (R6).
+		still, again, err := a.malformed(ctx, s, ips)
+		if err != nil {
 			return err
 		}
+		refused = again
+		files = slices.DeleteFunc(files, func(r *hostlocal.Reservation) bool {
+			return !slices.ContainsFunc(still, func(o *hostlocal.Reservation) bool { return o.IP == r.IP && o.Network == r.Network })
+		})
 	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	done, err := hostlocal.New(a.flags.dataDir).Release(ctx, r)
-	if err == nil && done.Outcomes[0] == hostlocal.Changed {
-		return fmt.Errorf("%s changed after it was shown: nothing was removed", a.path(r))
+	done, err := hostlocal.New(a.flags.dataDir).Release(ctx, files...)
+	errs := []error{refused, err}
+	for i, r := range files {
+		switch outcome := done.Outcomes[i]; {
+		case outcome == hostlocal.Released:
+			fmt.Fprintf(a.stdout, "Removed %s.\n", a.path(r))
+		case outcome == hostlocal.Changed:
+			errs = append(errs, fmt.Errorf("%s changed after it was shown, and was not removed", a.path(r)))
+		case err == nil:
+			errs = append(errs, fmt.Errorf("%s was not removed: it is %s", a.path(r), outcome))
+		}
 	}
-	if err == nil && done.Outcomes[0] != hostlocal.Released {
-		err = fmt.Errorf("%s was not removed: it is %s", a.path(r), done.Outcomes[0])
-	}
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(a.stdout, "Removed %s.\n", a.path(r))
-	return err
+	return errors.Join(errs...)
 }
 
 func (a *app) path(r *hostlocal.Reservation) string {
 	return filepath.Join(a.flags.dataDir, r.Network, r.IP.String())
 }
 
-// malformed makes a pass and returns the reservation of an address, if it is malformed and no live
-// pod may hold it. The error says why not.
-func (a *app) malformed(ctx context.Context, s podsource.Source, ip netip.Addr) (*hostlocal.Reservation, error) {
+// malformed makes a pass and returns the malformed reservations of some addresses, or without any all of
+// them, that no live pod may hold. refused says why the others are not among them.
+func (a *app) malformed(ctx context.Context, s podsource.Source, ips []netip.Addr) (files []*hostlocal.Reservation, refused, err error) {
 	recorded := &recorder{Source: s}
 	done, err := a.pass(ctx, recorded, true)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, nil, err
 	case done.Err != nil: // which was printed
-		return nil, errors.New("nothing was removed, because of the error above")
+		return nil, nil, errors.New("nothing was removed, because of the error above")
 	}
-	switch found := done.at(ip); {
-	case len(found) == 0:
-		return nil, fmt.Errorf("%v is not reserved in %s", ip, strings.Join(a.flags.networks, ", "))
-	case len(found) > 1:
-		return nil, fmt.Errorf("%v is reserved in several of these networks: name one with --network", ip)
-	case found[0].Reason != gc.OwnerMalformed:
-		return nil, fmt.Errorf("%v is %s and is not removed: %s", ip, found[0].Verdict, found[0].Reason.Text())
-	default:
-		r := found[0].Reservation
-		return r, a.checkUnclaimed(r, &done, recorded.answer.Members())
+	networks := strings.Join(a.flags.networks, ", ")
+	found := slices.DeleteFunc(done.shown(), func(e *gc.Entry) bool { return e.Reason != gc.OwnerMalformed })
+	if len(ips) == 0 && len(found) == 0 {
+		return nil, nil, fmt.Errorf("no file in %s is malformed", networks)
 	}
+	var errs []error
+	if len(ips) > 0 {
+		found = nil
+	}
+	for _, ip := range ips {
+		switch at := done.at(ip); {
+		case len(at) == 0:
+			errs = append(errs, fmt.Errorf("%v is not reserved in %s", ip, networks))
+		case len(at) > 1:
+			errs = append(errs, fmt.Errorf("%v is reserved in several of these networks: name one with --network", ip))
+		case at[0].Reason != gc.OwnerMalformed:
+			errs = append(errs, fmt.Errorf("%v is %s and is not removed: %s", ip, at[0].Verdict, at[0].Reason.Text()))
+		default:
+			found = append(found, at[0])
+		}
+	}
+	for _, e := range found {
+		if err := a.checkUnclaimed(e.Reservation, &done, recorded.answer.Members()); err != nil {
+			errs = append(errs, err)
+		} else {
+			files = append(files, e.Reservation)
+		}
+	}
+	return files, errors.Join(errs...), nil
 }
 
 // checkUnclaimed returns an error that names who may hold a malformed reservation, whose file names
@@ -184,6 +216,20 @@ func mayHold(p *podsource.Pod, r *hostlocal.Reservation, done *result, sees bool
 	})
 }
 
+// showFiles prints what identifies the files to a person.
+func (a *app) showFiles(files []*hostlocal.Reservation) error {
+	for i, r := range files {
+		if more := len(files) - i; i == fewItems && more > 1 {
+			fmt.Fprintf(a.stdout, "... %d more\n\n", more)
+			return nil
+		}
+		if err := a.showFile(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // showFile prints what identifies the file to a person.
 func (a *app) showFile(r *hostlocal.Reservation) error {
 	f, err := os.OpenFile(a.path(r), os.O_RDONLY|syscall.O_NONBLOCK, 0) // do not block on a pipe in its place
@@ -212,9 +258,9 @@ func (a *app) showFile(r *hostlocal.Reservation) error {
 // confirm asks whether to go on, and returns an error unless the answer is yes.
 func (a *app) confirm(ctx context.Context) error {
 	if !term.Interactive(a.stdin) {
-		return errors.New("nothing was removed: there is no terminal to ask at; --yes removes it without a question")
+		return errors.New("nothing was removed: there is no terminal to ask at; --yes removes without a question")
 	}
-	fmt.Fprint(a.stderr, "Remove this file? Only \"yes\" does: ")
+	fmt.Fprint(a.stderr, "Remove what is shown? Only \"yes\" does: ")
 	said := make(chan string, 1)
 	go func() {
 		line, _ := bufio.NewReader(a.stdin).ReadString('\n') // an unfinished line is not a yes

@@ -126,7 +126,8 @@ func TestRemoveMalformed(t *testing.T) {
 		}},
 		{reason: "the source fails", args: "10.1.0.3 --source file:none.json", status: statusError, says: "because of the error above"},
 		{reason: "one network is misspelt", args: "10.1.0.3 --network pdonet", status: statusError, says: "because of the error above"},
-		{reason: "two addresses", args: "10.1.0.3 10.1.0.4", status: statusUsage, says: "takes one address"},
+		{reason: "two addresses, of which one is leaked", args: "10.1.0.3 10.1.0.4", removed: true, status: statusError, says: "10.1.0.4 is leaked and is not removed"},
+		{reason: "all that are malformed", args: "all", removed: true},
 		{reason: "no address", args: "podnet", status: statusUsage, says: "is no address"},
 		{reason: "nobody says yes", args: "10.1.0.3 --yes=false", status: statusError, says: "nothing was removed: there is no terminal to ask at"},
 		{reason: "a variable says yes", args: "10.1.0.3 --yes=false", env: "HOSTLOCAL_GC_YES=true", status: statusError, says: "nothing was removed: there is no terminal to ask at"},
@@ -137,8 +138,11 @@ func TestRemoveMalformed(t *testing.T) {
 				row.change(n, nw)
 			}
 			args := []string{"remove-malformed", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json", "--yes"}
-			if row.args == "" {
+			switch row.args {
+			case "":
 				row.args = "10.1.0.3"
+			case "all":
+				row.args = ""
 			}
 			if row.env != "" { // a variable instead of --yes
 				args, row.args = args[:len(args)-1], "10.1.0.3"

@@ -16,6 +16,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
 )
 
 func (a *app) mapCommand() *cobra.Command {
@@ -80,24 +81,26 @@ func (a *app) draw(ctx context.Context) error {
 func (a *app) ranges(networks []string) (map[string][]picture.Range, error) {
 	out := make(map[string][]picture.Range)
 	for _, path := range a.flags.cniConf {
-		confs, err := picture.ReadConf(path)
+		confs, err := cniconf.ReadFile(path)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("reading the CNI configuration: %w", err)
 		}
-		drawn := 0
+		drawn := false
 		for _, conf := range confs {
-			if !slices.Contains(networks, conf.Network) {
+			if !slices.Contains(networks, conf.Name) {
 				continue
 			}
-			drawn++
+			drawn = true
 			if !sameDirectory(conf.DataDir, a.flags.dataDir) && conf.DataDir != hostlocal.DefaultDataDir {
-				a.note("according to %s, host-local keeps %s in %s, not in %s", path, conf.Network, conf.DataDir, a.flags.dataDir)
+				a.note("according to %s, host-local keeps %s in %s, not in %s", path, conf.Name, conf.DataDir, a.flags.dataDir)
 			}
-			out[conf.Network] = append(out[conf.Network], conf.Ranges...)
+			if conf.Ranges == nil {
+				return nil, fmt.Errorf("CNI configuration %s: the ranges of network %s are set at run time, and not in it", path, conf.Name)
+			}
+			out[conf.Name] = append(out[conf.Name], slices.Concat(conf.Ranges...)...)
 		}
-		if drawn == 0 {
-			return nil, fmt.Errorf("CNI configuration %s is for network %q, which is not drawn; drawn are %s",
-				path, confs[0].Network, strings.Join(networks, ", "))
+		if !drawn {
+			return nil, fmt.Errorf("CNI configuration %s gives host-local no network that is drawn; drawn are %s", path, strings.Join(networks, ", "))
 		}
 	}
 	return out, nil

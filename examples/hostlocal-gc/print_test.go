@@ -37,8 +37,8 @@ func TestTableAndWide(t *testing.T) {
 			t.Errorf("%s: is the ID whole? %v, want %v:\n%s", row.format, whole, row.whole, got.stdout)
 		}
 		want := "podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. A second pass is worthwhile in "
-		if want := "Sources: file (3 entries)."; lines[len(lines)-2] != want {
-			t.Errorf("%s: the last line but one is %q, want %q", row.format, lines[len(lines)-2], want)
+		if want := "Sources: file (3 entries)."; lines[len(lines)-3] != want {
+			t.Errorf("%s: the last line but two is %q, want %q", row.format, lines[len(lines)-3], want)
 		}
 		if last := lines[len(lines)-1]; !strings.HasPrefix(last, want) {
 			t.Errorf("%s: the last line is %q, want %q", row.format, last, want)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -129,7 +130,7 @@ func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, recorded *r
 		{{Text: "file"}, {Text: filepath.Join(r.DataDir, e.Network, e.IP.String())}},
 	}
 	if e.Pod != nil {
-		rows = append(rows, []term.Cell{{Text: "pod"}, {Text: podAndSource(e.Pod)}})
+		rows = append(rows, []term.Cell{{Text: "pod"}, {Text: diagnose.PodName(e.Pod)}})
 	}
 	for i := range r.Reservations {
 		if s := &r.Reservations[i]; s != e && e.Owner == hostlocal.Owned && s.ContainerID == e.ContainerID {

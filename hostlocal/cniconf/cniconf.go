@@ -48,6 +48,10 @@ type Network struct {
 	Plugin string
 }
 
+// ErrNoName is an error of a network without a name. libcni before 0.8 took it, and host-local then uses
+// the data directory itself as that of the network.
+var ErrNoName = errors.New("the network has no name")
+
 // maxDepth is how deep delegates may be nested.
 const maxDepth = 8
 
@@ -151,7 +155,7 @@ func (c *config) plugin(read bool) ([]Network, error) {
 		return nil, nil
 	}
 	if c.Name == "" {
-		return nil, fmt.Errorf("plugin %q: the network has no name", c.Type)
+		return nil, fmt.Errorf("plugin %q: %w", c.Type, ErrNoName)
 	}
 	if !hostlocal.ValidName(c.Name) { // runtimes refuse it, too
 		return nil, fmt.Errorf("network %q, plugin %q: CNI allows no such name", c.Name, c.Type)

@@ -88,6 +88,8 @@ func TestAlerts(t *testing.T) {
 		{"each second pass finds what the next one does not", scenario{to: 240, passes: turns(good, everything)}, ""},
 		{"a file can't be removed for two hours", scenario{from: 55, to: 175, passes: failing},
 			"LeakHeldBack:156-176 NoGoodPass:103-176 ReleaseFailures:85-184"},
+		{"the data directory is mounted read-only for two hours",
+			scenario{to: 121, passes: good, state: state{up: 1, desired: 1, ready: 1, readOnly: 1}}, "ReadOnly:15-121"},
 		{"a conflict stays, and its reason changes: a pod is listed now and then", scenario{to: 121, passes: conflict}, "Conflict:15-121"},
 		{"the node is full, and later nine of ten addresses are reserved", scenario{to: 240, passes: filled}, "RangeNearlyFull:30-66"},
 		{"also in dry run: the directory was removed under live pods, and two get one address",

@@ -57,7 +57,7 @@ type scenario struct {
 }
 
 // A state is that of the agent and of the cluster, as metrics have it. A negative up means that there is no target.
-type state struct{ up, dryRun, desired, ready float64 }
+type state struct{ up, dryRun, desired, ready, readOnly float64 }
 
 // begin is the start time of each scenario.
 var begin = time.Unix(1_700_000_000, 0)
@@ -69,11 +69,12 @@ func (s *scenario) run(t *testing.T) stored {
 	t.Helper()
 	c := metrics.New()
 	c.SetRanges(map[string][]iprange.Set{"podnet": {{{First: netip.MustParseAddr("10.1.0.1"), Last: netip.MustParseAddr("10.1.0.10")}}}})
-	// TestImage asserts that the agent has these two.
+	// TestImage asserts that the agent has these three.
 	dryRun := prometheus.NewGauge(prometheus.GaugeOpts{Name: "hostlocal_gc_dry_run"})
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "hostlocal_gc_build_info", ConstLabels: prometheus.Labels{"version": "v1"}})
+	findings := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "hostlocal_gc_findings"}, []string{"word", "network"})
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(c, dryRun, build)
+	registry.MustRegister(c, dryRun, build, findings)
 	all := make(stored)
 	for m := range s.length {
 		state, passes := state{up: 1, desired: 1, ready: 1}, good(m, at(m))
@@ -96,6 +97,7 @@ func (s *scenario) run(t *testing.T) stored {
 			continue
 		}
 		dryRun.Set(state.dryRun)
+		findings.WithLabelValues("READ-ONLY", "").Set(state.readOnly)
 		families, err := registry.Gather()
 		samples, err2 := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, families...)
 		if err := errors.Join(err, err2); err != nil {

@@ -188,46 +188,6 @@ func checkCells(t *testing.T, p *Panel) {
 	}
 }
 
-func TestPercent(t *testing.T) {
-	for _, row := range []struct {
-		n     int
-		total number
-		want  string
-	}{
-		{0, number{lo: 253}, "0 %"},
-		{1, number{lo: 253}, "0.4 %"},
-		{253, number{lo: 253}, "100 %"},
-		{65533, number{lo: 65534}, "more than 99.9 %"},
-		{1, number{lo: 65534}, "less than 0.1 %"},
-		{7, number{hi: 1}, "less than 0.1 %"},
-	} {
-		if got := percent(row.n, row.total); got != row.want {
-			t.Errorf("%d of %s: got %q, want %q", row.n, row.total, got, row.want)
-		}
-	}
-}
-
-func TestNumber(t *testing.T) {
-	for _, row := range []struct {
-		n    number
-		want string
-	}{
-		{number{}, "0"},
-		{number{lo: 999}, "999"},
-		{number{lo: 65534}, "65,534"},
-		{number{lo: 1 << 32}, "4,294,967,296"},
-		{number{lo: 1<<64 - 1}, "about 2^64"},
-		{number{hi: 1 << 16}, "about 2^80"},
-		{number{lo: 5}.times(70).over(70), "5"},
-		{number{hi: 3, lo: 1}.over(64), "3"},
-		{number{hi: 1}.minus(number{lo: 1}).plus(number{lo: 1}).over(60), "16"},
-	} {
-		if got := row.n.String(); got != row.want {
-			t.Errorf("%+v: got %q, want %q", row.n, got, row.want)
-		}
-	}
-}
-
 func TestFromReport(t *testing.T) {
 	var r gc.Report
 	add := func(network, address string, reason gc.Reason) {

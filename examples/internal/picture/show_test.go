@@ -5,13 +5,11 @@ package picture
 import (
 	"encoding/xml"
 	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 	"regexp"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -99,38 +97,6 @@ unknown.
 				t.Errorf("%q is not in the coloured picture", want)
 			}
 		})
-	}
-}
-
-// No line is wider than the screen, for any range.
-func TestTextFits(t *testing.T) {
-	pictures := append(example(), Draw(Input{
-		Title:  "long",
-		Ranges: []Range{{First: ip("fd12:3456:789a:bcde:f012:3456:789a:0"), Last: ip("fd12:3456:789a:bcde:f012:3456:789a:ffff")}},
-	}))
-	for _, width := range []int{80, 100, 120, 200} {
-		for line := range strings.Lines(Text(term.Screen{Width: width}, pictures)) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > width {
-				t.Errorf("%d columns on a screen of %d: %q", n, width, line)
-			}
-		}
-	}
-}
-
-// The legend explains rare states only if they occur.
-func TestLegend(t *testing.T) {
-	for _, row := range []struct {
-		reason string
-		rs     []Reservation
-		want   string
-	}{
-		{"nothing was judged, so no other state can occur", held(Unjudged, "10.0.0.1"), "? reserved, not judged   . free"},
-		{"a foreign owner", held(Foreign, "10.0.0.1"), "! conflict, malformed or failed   x leaked   f foreign   o young or starting\n# in use   . free"},
-	} {
-		got, _, _ := strings.Cut(Text(term.Screen{}, []Picture{Draw(Input{Title: "n", Reservations: row.rs})}), "\n\n")
-		if got != row.want {
-			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
-		}
 	}
 }
 
@@ -278,38 +244,5 @@ func TestBlocks(t *testing.T) {
 	}
 	if text := Text(term.Screen{}, []Picture{Draw(Input{Reservations: run(InUse, 0, 9)})}); strings.Contains(text, "1-9") {
 		t.Errorf("single addresses are explained as blocks are:\n%s", text)
-	}
-}
-
-// An inline picture is narrow and has no style of its own, so that the page may forbid other
-// styles.
-func TestInline(t *testing.T) {
-	in, svg := Inline(example()), SVG(example())
-	for _, text := range []string{"<style", "style=", "<script", "href", "#ffffff"} {
-		if strings.Contains(in, text) {
-			t.Errorf("%q is in it", text)
-		}
-	}
-	if strings.Contains(svg, "style=") {
-		t.Error("an element of the file is styled by an attribute, which no page's style can reach")
-	}
-	for _, text := range []string{"<title>10.0.0.2: in use</title>", `class="in-use"`, `<text class="g leaked"`} {
-		if !strings.Contains(in, text) || !strings.Contains(svg, text) {
-			t.Errorf("%q is not in both", text)
-		}
-	}
-	for _, state := range []State{Gateway, Unjudged, Young, Foreign, Leaked, Conflict} {
-		if want := ".g." + styles[state].class + " { fill: " + styles[state].ink + " }"; !strings.Contains(Style(), want) {
-			t.Errorf("the style has no %q", want)
-		}
-	}
-	width := func(svg string) (w int) {
-		if _, err := fmt.Sscanf(svg, `<svg xmlns="http://www.w3.org/2000/svg" width="%d"`, &w); err != nil {
-			t.Fatal(err)
-		}
-		return w
-	}
-	if in, file := width(in), width(svg); in >= file || in > 480 {
-		t.Errorf("it is %d pixels wide, and the file %d", in, file)
 	}
 }

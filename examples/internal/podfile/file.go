@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	sigsjson "sigs.k8s.io/json"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -123,48 +124,20 @@ func Decode(text []byte) ([]podsource.Pod, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, errors.New("it is empty; a node without pods is written []")
 	}
-	dec := json.NewDecoder(bytes.NewReader(text))
-	if err := expect(dec, '['); err != nil {
-		return nil, fmt.Errorf("it must be an array of pods: %w", err)
+	var list []*pod
+	wrong, err := sigsjson.UnmarshalStrict(text, &list) // in the letters of the keys, too
+	if err = errors.Join(append(wrong, err)...); err != nil || list == nil {
+		return nil, fmt.Errorf("it must be an array of pods: %w", cmp.Or(err, errors.New("it is null")))
 	}
-	pods := []podsource.Pod{}
-	for dec.More() {
-		p, err := decodePod(dec)
-		if err != nil {
-			return nil, fmt.Errorf("pod %d: %w", len(pods)+1, err)
+	pods := make([]podsource.Pod, len(list))
+	for i, p := range list {
+		err := errors.New("it is null")
+		if p != nil {
+			pods[i], err = p.convert()
 		}
-		pods = append(pods, p)
-	}
-	if err := expect(dec, ']'); err != nil {
-		return nil, fmt.Errorf("behind pod %d: %w", len(pods), err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("there is more after the array, from byte %d on", dec.InputOffset())
+		if err != nil {
+			return nil, fmt.Errorf("pod %d: %w", i+1, err)
+		}
 	}
 	return pods, nil
-}
-
-// expect reads the next token, which must be the given delimiter.
-func expect(dec *json.Decoder, want json.Delim) error {
-	got, err := token(dec)
-	if err != nil {
-		return err
-	}
-	if got != want {
-		return fmt.Errorf("found %v instead of %v at byte %d", got, want, dec.InputOffset())
-	}
-	return nil
-}
-
-// token reads the next token. The end of the text is an error.
-func token(dec *json.Decoder) (json.Token, error) {
-	t, err := dec.Token()
-	return t, early(err)
-}
-
-func early(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.New("it ends in the middle")
-	}
-	return err
 }

@@ -3,112 +3,70 @@
 package podfile
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// decodePod decodes one object key by key. encoding/json alone would accept "IPS" for "ips" and the
-// last of two equal keys.
-func decodePod(dec *json.Decoder) (podsource.Pod, error) {
-	var p podsource.Pod
-	fields := map[string]any{
-		"namespace": &p.Namespace, "name": &p.Name, "uid": &p.UID,
-		"containerIDs": (*ids)(&p.ContainerIDs), "ips": (*addresses)(&p.IPs),
-		"startedAt": &p.StartedAt, "finishedAt": &p.FinishedAt, "finished": &p.Finished, "hostNetwork": &p.HostNetwork,
-		"moreIPs": &p.MoreIPs, "network": (*network)(&p.Network),
-	}
-	if err := expect(dec, '{'); err != nil {
-		return p, fmt.Errorf("it must be an object: %w", err)
-	}
-	for dec.More() {
-		t, err := token(dec)
-		if err != nil {
-			return p, err
-		}
-		key, _ := t.(string) // the decoder returns no other type here
-		field, ok := fields[key]
-		if !ok {
-			return p, fmt.Errorf("unknown field %q", key)
-		}
-		if field == nil {
-			return p, fmt.Errorf("field %q is given twice", key)
-		}
-		if err := dec.Decode(field); err != nil {
-			return p, fmt.Errorf("field %q: %w", key, early(err))
-		}
-		fields[key] = nil
-	}
-	return p, expect(dec, '}')
+// A pod is an entry of a list. An element or a name that is null or empty differs from none.
+type pod struct {
+	Namespace    string     `json:"namespace"`
+	Name         string     `json:"name"`
+	UID          types.UID  `json:"uid"`
+	ContainerIDs []*string  `json:"containerIDs"`
+	IPs          []*string  `json:"ips"`
+	StartedAt    *time.Time `json:"startedAt"`
+	FinishedAt   *time.Time `json:"finishedAt"`
+	Finished     bool       `json:"finished"`
+	HostNetwork  bool       `json:"hostNetwork"`
+	MoreIPs      bool       `json:"moreIPs"`
+	Network      *string    `json:"network"`
 }
 
-// network is the name of a network. With an invalid name the addresses would be claimed in no
-// network.
-type network string
-
-func (n *network) UnmarshalJSON(text []byte) error {
-	var name *string
-	if err := json.Unmarshal(text, &name); err != nil || name == nil {
-		return err
+func (p *pod) convert() (podsource.Pod, error) {
+	out := podsource.Pod{
+		NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, UID: p.UID,
+		Finished: p.Finished, HostNetwork: p.HostNetwork, MoreIPs: p.MoreIPs,
 	}
-	if !hostlocal.ValidName(*name) {
-		return fmt.Errorf("%q is not the name of a network", *name)
+	if p.StartedAt != nil {
+		out.StartedAt = *p.StartedAt
 	}
-	*n = network(*name)
-	return nil
-}
-
-// ids are container IDs. None may be null.
-type ids []string
-
-func (s *ids) UnmarshalJSON(text []byte) error {
-	return each(text, func(id string) error {
-		if id == "" {
-			return errors.New("a container ID is empty")
+	if p.FinishedAt != nil {
+		out.FinishedAt = *p.FinishedAt
+	}
+	for _, id := range p.ContainerIDs {
+		if id == nil || *id == "" {
+			return out, errors.New(`"containerIDs" has an element that is null or empty`)
 		}
-		*s = append(*s, id)
-		return nil
-	})
-}
-
-// addresses are IP addresses without prefix length or zone.
-type addresses []netip.Addr
-
-func (a *addresses) UnmarshalJSON(text []byte) error {
-	return each(text, func(s string) error {
-		ip, err := netip.ParseAddr(s)
+		out.ContainerIDs = append(out.ContainerIDs, *id)
+	}
+	for _, text := range p.IPs {
+		if text == nil {
+			return out, errors.New(`"ips" has an element that is null`)
+		}
+		ip, err := netip.ParseAddr(*text)
 		switch {
-		case err != nil && strings.Contains(s, "/"):
-			return fmt.Errorf("%q is a prefix; give the address alone", s)
+		case err != nil && strings.Contains(*text, "/"):
+			return out, fmt.Errorf("%q is a prefix; give the address alone", *text)
 		case err != nil:
-			return fmt.Errorf("%q is not an IP address", s)
+			return out, fmt.Errorf("%q is not an IP address", *text)
 		case ip.Zone() != "":
-			return fmt.Errorf("%q has a zone, which no reservation has", s)
+			return out, fmt.Errorf("%q has a zone, which no reservation has", *text)
 		}
-		*a = append(*a, ip.Unmap())
-		return nil
-	})
-}
-
-// each calls f for each string of an array. The array may be null, but its elements may not: that
-// would be an item that could not be read (R2).
-func each(text []byte, f func(string) error) error {
-	var list []*string
-	if err := json.Unmarshal(text, &list); err != nil {
-		return err
+		out.IPs = append(out.IPs, ip.Unmap())
 	}
-	for _, s := range list {
-		if s == nil {
-			return errors.New("an element is null")
+	if p.Network != nil { // with an invalid name the addresses would be claimed in no network
+		if !hostlocal.ValidName(*p.Network) {
+			return out, fmt.Errorf("%q is not the name of a network", *p.Network)
 		}
-		if err := f(*s); err != nil {
-			return err
-		}
+		out.Network = *p.Network
 	}
-	return nil
+	return out, nil
 }

@@ -3,17 +3,16 @@
 package podfile
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kubejson "k8s.io/apimachinery/pkg/util/json"
+	sigsjson "sigs.k8s.io/json"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod"
@@ -124,32 +123,7 @@ func kubectlAnswer(kind string, metadata json.RawMessage, items []json.RawMessag
 
 // object returns the fields of one JSON object. Text after the object is an error, and so is a
 // repeated field, since it is not clear which one is meant.
-func object(text []byte) (map[string]json.RawMessage, error) {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	if err := expect(dec, '{'); err != nil {
-		return nil, err
-	}
-	fields := make(map[string]json.RawMessage)
-	for dec.More() {
-		t, err := token(dec)
-		if err != nil {
-			return nil, err
-		}
-		key, _ := t.(string) // the decoder returns no other type here
-		if _, twice := fields[key]; twice {
-			return nil, fmt.Errorf("field %q is given twice", key)
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return nil, fmt.Errorf("field %q: %w", key, early(err))
-		}
-		fields[key] = value
-	}
-	if err := expect(dec, '}'); err != nil {
-		return nil, err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("there is more after the object, from byte %d on", dec.InputOffset())
-	}
-	return fields, nil
+func object(text []byte) (fields map[string]json.RawMessage, err error) {
+	wrong, err := sigsjson.UnmarshalStrict(text, &fields)
+	return fields, errors.Join(append(wrong, err)...)
 }

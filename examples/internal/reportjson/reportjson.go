@@ -6,6 +6,7 @@ package reportjson
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -15,12 +16,24 @@ import (
 // SchemaVersion is incremented when a field is removed or changes its meaning.
 const SchemaVersion = 1
 
-// A Report is a pass's report as JSON. If no source was asked (Looks is 0), its reservations have
-// neither verdict nor reason.
-type Report struct{ *gc.Report }
+// A Report is a pass's report as JSON, with the agent's findings if there are any. If no source was
+// asked (Looks is 0), its reservations have neither verdict nor reason.
+type Report struct {
+	*gc.Report
+	Findings any
+}
 
 // MarshalJSON returns one object.
 func (r Report) MarshalJSON() ([]byte, error) {
+	text, err := r.marshal()
+	if err != nil || r.Findings == nil {
+		return text, err
+	}
+	findings, err := json.Marshal(r.Findings)
+	return fmt.Appendf(text[:len(text)-1], `,"findings":%s}`, findings), err
+}
+
+func (r Report) marshal() ([]byte, error) {
 	if r.Looks > 0 {
 		return r.Report.MarshalJSON()
 	}

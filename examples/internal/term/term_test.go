@@ -3,7 +3,6 @@
 package term
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -72,28 +71,6 @@ fd00:10:244:1::2   20s  young     younger than the minimum age
 	}
 }
 
-func TestTableWithoutMuch(t *testing.T) {
-	s := Screen{Width: 24}
-	for _, row := range []struct {
-		reason string
-		head   []Column
-		rows   [][]Cell
-		want   string
-	}{
-		{"no columns", nil, [][]Cell{{{Text: "x"}}}, ""},
-		{"no rows", []Column{{Title: "A"}, {Title: "B"}}, nil, "A  B\n"},
-		{"a cell too many is dropped", []Column{{Title: "A"}}, [][]Cell{{{Text: "x"}, {Text: "y"}}}, "A\nx\n"},
-		{
-			"a word wider than the last column stays whole", []Column{{Title: "A"}, {Title: "B", Right: true}},
-			[][]Cell{{{Text: "x"}, {Text: "abcdefghijklmnopqrstuvwxyz"}}}, "A" + strings.Repeat(" ", 22) + "B\nx  abcdefghijklmnopqrstuvwxyz\n",
-		},
-	} {
-		if diff := cmp.Diff(row.want, s.Table(row.head, row.rows)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
-		}
-	}
-}
-
 func TestAge(t *testing.T) {
 	now := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 	const day = 24 * time.Hour
@@ -154,17 +131,6 @@ func TestWantsColour(t *testing.T) {
 		if got := wantsColour(func(name string) string { return row.env[name] }); got != row.want {
 			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
 		}
-	}
-}
-
-func TestOfPipe(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _, _ = r.Close(), w.Close() }()
-	if got := Of(w); got != (Screen{}) {
-		t.Errorf("a pipe is plain and has no width, got %+v", got)
 	}
 }
 

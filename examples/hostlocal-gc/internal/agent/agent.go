@@ -22,6 +22,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -47,8 +48,7 @@ type Options struct {
 	// Listen is the HOST:PORT of all endpoints, MetricsListen that of the endpoints that name no
 	// pod. Empty means none.
 	Listen, MetricsListen string
-	// CNIConf are the CNI configurations with the ranges. They are read again for each pass and
-	// page.
+	// CNIConf are the CNI configurations with the ranges. They are read again for each pass.
 	CNIConf []string
 	// Node is the node's name. With Events, releases and refused passes are recorded as Kubernetes
 	// Events on this Node, through the API server of Kubeconfig, or of the cluster that the process
@@ -60,12 +60,12 @@ type Options struct {
 
 // An Agent makes passes and serves their reports.
 type Agent struct {
-	opts          Options
-	statuses      *statusStore
-	loggedHazards []string // titles of the hazards that were logged last; used by passes only
-	reconciler    *gc.Reconciler
-	events        *events // nil without Options.Events
-	registry      *prometheus.Registry
+	opts       Options
+	statuses   *statusStore
+	logged     []string // the findings that were logged last; used by passes only
+	reconciler *gc.Reconciler
+	events     *events // nil without Options.Events
+	registry   *prometheus.Registry
 }
 
 // New touches neither disk nor network. Its errors concern the options.
@@ -74,12 +74,20 @@ func New(opts Options) (*Agent, error) {
 	collector := metrics.New()
 	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.registry.MustRegister(aboutItself(&opts)...)
+	found := newFindings()
+	a.registry.MustRegister(found)
 	opts.Passes.OnReport = func(report gc.Report, err error) {
-		ranges := rangeSets(opts.CNIConf) // a network's configuration is often written after the agent started
+		confs, notes := readConfs(opts.CNIConf)
+		ranges := make(map[string][]iprange.Set)
+		for _, n := range confs {
+			ranges[n.Name] = append(ranges[n.Name], n.Ranges...)
+		}
 		collector.SetRanges(ranges)
-		a.statuses.know(ranges)
 		collector.OnReport(report, err)
-		a.statuses.note(report, err)
+		found.Reset()
+		for _, f := range a.statuses.note(report, err, confs, notes) {
+			found.WithLabelValues(f.Word, f.Network).Add(float64(max(1, len(f.Items))))
+		}
 		a.log(&report)
 		if a.events != nil {
 			a.events.note(&report, err, a.statuses.isReady())
@@ -132,7 +140,7 @@ func (a *Agent) Run(ctx context.Context, hangup <-chan os.Signal) error {
 	return nil
 }
 
-// log adds to the library's line for each pass what a dry run would have released, and the hazards
+// log adds to the library's line for each pass what a dry run would have released, and the findings
 // when they change. It waits for the end of the hook: when a node starts, sources become available
 // one after the other.
 func (a *Agent) log(report *gc.Report) {
@@ -151,12 +159,11 @@ func (a *Agent) log(report *gc.Report) {
 	if !a.statuses.isReady() {
 		return
 	}
-	last := a.statuses.get()
-	found := titles(last.hazards())
-	if len(found) > 0 && !slices.Equal(found, a.loggedHazards) {
-		a.opts.Passes.Logger.Info("A person should look at this node", "hazards", found)
+	found := lines(a.statuses.get().found)
+	if len(found) > 0 && !slices.Equal(found, a.logged) {
+		a.opts.Passes.Logger.Info("A person should look at this node", "findings", found)
 	}
-	a.loggedHazards = found
+	a.logged = found
 }
 
 // work makes passes until ctx ends.
@@ -175,8 +182,8 @@ func (a *Agent) work(ctx context.Context) {
 func (a *Agent) hookEnded() {
 	a.statuses.hookEnded()
 	last := a.statuses.get()
-	if late := a.overdue(&last, time.Now()); late.Title != "" {
-		a.opts.Passes.Logger.Info("A person should look at this node", "hazards", []string{late.Title})
+	if late := lines(a.overdue(&last, time.Now())); late != nil {
+		a.opts.Passes.Logger.Info("A person should look at this node", "findings", late)
 	}
 }
 

@@ -5,7 +5,6 @@ package agent
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -56,36 +55,6 @@ func code(t *testing.T, c net.Conn) int {
 	return r.StatusCode
 }
 
-// The number of connections is limited, and a closed connection makes room for another.
-func TestCrowd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := serving(t, &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()})
-		idle := make([]net.Conn, maxConns)
-		for i := range idle {
-			idle[i] = l.dial()
-			defer func() { _ = idle[i].Close() }()
-		}
-		for range 2 {
-			more := l.dial()
-			if _, err := more.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-				t.Fatalf("a connection too many: %v", err)
-			}
-		}
-		request(t, idle[0], "/healthz")
-		if got := code(t, idle[0]); got != http.StatusOK {
-			t.Errorf("one that was let in gets %d", got)
-		}
-		_ = idle[0].Close()
-		synctest.Wait()
-		next := l.dial()
-		defer func() { _ = next.Close() }()
-		request(t, next, "/healthz")
-		if got := code(t, next); got != http.StatusOK {
-			t.Errorf("when one has left, the next gets %d", got)
-		}
-	})
-}
-
 // Clients that ask for the report and do not read it hold a limited number of reports in memory,
 // for a limited time. /healthz answers meanwhile.
 func TestSlowReaders(t *testing.T) {
@@ -95,7 +64,7 @@ func TestSlowReaders(t *testing.T) {
 		for i := range 200 {
 			report.Reservations = append(report.Reservations, entry(fmt.Sprintf("10.0.0.%d", i), "c", gc.Unowned))
 		}
-		a.statuses.note(report, nil)
+		a.statuses.note(report, nil, nil, nil)
 		l := serving(t, a)
 		get := func(path string) int {
 			c := l.dial()

@@ -31,7 +31,11 @@ func (a *Agent) debug(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		h.Set("Content-Type", "application/json")
-		err = reportjson.Write(&body, reportjson.Report{Report: &last.report})
+		out := reportjson.Report{Report: &last.report}
+		if all := append(last.found, a.ofAgent(&last, time.Now())...); len(all) > 0 {
+			out.Findings = all
+		}
+		err = reportjson.Write(&body, out)
 	case format == "html", format == "":
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", contentPolicy())

@@ -169,38 +169,3 @@ func TestNoEventsAtStart(t *testing.T) {
 	}
 	p.terminate()
 }
-
-// An API server that is down or hangs delays neither a pass nor the agent's end.
-func TestEventsBlockNothing(t *testing.T) {
-	hanging := make(chan struct{})
-	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-hanging:
-		case <-r.Context().Done():
-		}
-	}))
-	t.Cleanup(hangs.Close)
-	t.Cleanup(func() { close(hanging) })
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
-	for _, row := range []struct{ reason, url string }{
-		{"nobody listens there", gone.URL},
-		{"it takes the request and never answers", hangs.URL},
-	} {
-		t.Run(row.reason, func(t *testing.T) {
-			n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
-			pods := filepath.Join(t.TempDir(), "pods.json")
-			writePods(t, pods, pod{ContainerIDs: []string{"live"}})
-			p := start(t, nil, "--data-dir", n.DataDir, "--source", "file:"+pods, "--network", "podnet", "--node", "node-1",
-				"--events", "--kubeconfig", kubeconfig(t, row.url), "--interval", "1s")
-			for i := range 3 { // each in a pass after one with an Event
-				leaked := add(t, n, fmt.Sprintf("leaked-%d", i), time.Hour)
-				p.eventually("what leaked is released", func() bool {
-					writePods(t, pods, pod{ContainerIDs: []string{"live"}}) // an old list is refused
-					return !there(n, leaked)
-				})
-			}
-			p.terminate()
-		})
-	}
-}

@@ -60,11 +60,11 @@ func TestReadyWithoutAnAnswer(t *testing.T) {
 	if !there(n, leaked) {
 		t.Error("something was released without an answer (R2)")
 	}
-	const never = "No answer since the start: file"
+	const never = "UNKNOWN: no answer since the start: file"
 	// The hook's time may be up while a pass reads the disk. The next pass is refused then.
 	p.eventually("a pass is refused", func() bool { return strings.Contains(p.get("/healthz").body, "was refused") })
 	for path, want := range map[string]string{
-		debugPath + "?format=html": "was refused", "/healthz": never + "\nThe last pass was refused, and released nothing\n", "/readyz": never,
+		debugPath + "?format=html": "was refused", "/healthz": never + "\nUNKNOWN: the last pass was refused, and released nothing\n", "/readyz": never,
 		"/metrics": "\nhostlocal_gc_source_answers_total{source=\"file\"} 0\n",
 	} {
 		if got := p.get(path); got.status != http.StatusOK || !strings.Contains(got.body, want) {

@@ -22,10 +22,10 @@ import (
 )
 
 // lines are an agent's log at the default verbosity.
-type lines []string
+type logged []string
 
 // with returns the lines that contain a text.
-func (l lines) with(text string) (found lines) {
+func (l logged) with(text string) (found logged) {
 	for _, line := range l {
 		if strings.Contains(line, text) {
 			found = append(found, line)
@@ -35,9 +35,9 @@ func (l lines) with(text string) (found lines) {
 }
 
 // logging makes an agent whose passes log to the returned lines.
-func logging(t *testing.T, dir string, dryRun bool, source podsource.Func) (*Agent, *lines) {
+func logging(t *testing.T, dir string, dryRun bool, source podsource.Func) (*Agent, *logged) {
 	t.Helper()
-	var l lines
+	var l logged
 	log := funcr.New(func(_, line string) { l = append(l, line) }, funcr.Options{Verbosity: 1})
 	a, err := New(Options{DataDir: dir, Networks: []string{"n"}, Source: source, Passes: gc.Options{DryRun: dryRun, Logger: log}})
 	if err != nil {
@@ -109,37 +109,37 @@ func TestLogOfPass(t *testing.T) {
 	}
 }
 
-// Hazards are logged when they change, not in each pass. A refused pass ends none, but reports a
+// Findings are logged when they change, not in each pass. A refused pass ends none, but reports a
 // source that has never answered.
-func TestLogOfHazards(t *testing.T) {
+func TestLogOfFindings(t *testing.T) {
 	var pods []podsource.Pod
 	var away error
 	a, l := logging(t, leaks(t, 0), false, func(context.Context) ([]podsource.Pod, error) { return pods, away })
 	hook := errors.New("not up yet")
-	const hazard = `"A person should look at this node" "hazards"=`
+	const finding = `"A person should look at this node" "findings"=`
 	for _, row := range []struct {
 		reason string
 		pods   []podsource.Pod
 		err    error
-		want   lines
+		want   logged
 	}{
 		{"a source does not answer before the hook has ended", nil, hook, nil},
-		{"a source does not answer", nil, errors.New("no such socket"), lines{hazard + `["No answer since the start: source 1"]`}},
+		{"a source does not answer", nil, errors.New("no such socket"), logged{finding + `["UNKNOWN: no answer since the start: source 1"]`}},
 		{"nor does it later", nil, errors.New("no such socket"), nil},
 		{"it does", livePod(), nil, nil},
-		{"an address is not reserved", livePod(netip.MustParseAddr("10.0.0.9")), nil, lines{hazard + `["1 address of a live pod is not reserved, so host-local may hand it out again"]`}},
+		{"an address is not reserved", livePod(netip.MustParseAddr("10.0.0.9")), nil, logged{finding + `["UNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again"]`}},
 		{"it is not yet", livePod(netip.MustParseAddr("10.0.0.9")), nil, nil},
 		{"a refused pass does not repeat it", nil, errors.New("no such socket"), nil},
 		{"nor does the next one", livePod(netip.MustParseAddr("10.0.0.9")), nil, nil},
 		{"it is", livePod(), nil, nil},
-		{"it is lost again", livePod(netip.MustParseAddr("10.0.0.9")), nil, lines{hazard + `["1 address of a live pod is not reserved, so host-local may hand it out again"]`}},
+		{"it is lost again", livePod(netip.MustParseAddr("10.0.0.9")), nil, logged{finding + `["UNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again"]`}},
 	} {
 		*l, pods, away = nil, row.pods, row.err
 		if !errors.Is(away, hook) {
 			a.statuses.hookEnded()
 		}
 		_, _ = a.reconciler.Reconcile(t.Context()) // the error is the row's
-		var got lines
+		var got logged
 		for _, line := range l.with("A person should look") {
 			got = append(got, strings.TrimPrefix(line, `"level"=0 "msg"=`))
 		}

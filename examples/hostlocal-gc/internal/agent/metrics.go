@@ -3,13 +3,9 @@
 package agent
 
 import (
-	"os"
 	"runtime"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 // aboutItself returns metrics of the version and of dry run. Alerts about leaks make no sense where
@@ -27,19 +23,9 @@ func aboutItself(o *Options) []prometheus.Collector {
 	return []prometheus.Collector{build, dryRun}
 }
 
-// rangeSets reads the ranges from CNI configurations. It skips what can't be read: the page has the
-// errors.
-func rangeSets(files []string) map[string][]iprange.Set {
-	ranges := make(map[string][]iprange.Set)
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		networks, _ := cniconf.Parse(text) // it returns what it could read beside an error
-		for _, n := range networks {
-			ranges[n.Name] = append(ranges[n.Name], n.Ranges...)
-		}
-	}
-	return ranges
+// newFindings returns the metric of findings.
+func newFindings() *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "hostlocal_gc_findings", Help: "What a person should look at, by the word of hostlocal-gc check: the number of addresses, or 1.",
+	}, []string{"word", "network"})
 }

@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -48,14 +50,25 @@ type page struct {
 	Since    string
 	DryRun   bool
 
-	Sentence string // counts all networks
-	Pass     string // describes the last pass
-	Hazards  []hazard
-	Error    hazard // the error of the last pass
+	Sentence string  // counts all networks
+	Pass     string  // describes the last pass
+	Alerts   []alert // findings, and last those of the agent itself
+	Error    bool    // the last pass had an error
 	Sources  []sourceRow
 	Networks []section
 	Notes    []string // errors of the configurations
 }
+
+// An alert is a finding, of whose items the page shows some.
+type alert struct{ diagnose.Finding }
+
+// Seen returns the items that the page shows, More those that it shows unfolded, and Left the
+// number of others.
+func (f alert) Seen() []string { return f.Items[:min(few, len(f.Items))] }
+func (f alert) More() []string {
+	return f.Items[len(f.Seen()):max(len(f.Seen()), min(maxRows, len(f.Items)))]
+}
+func (f alert) Left() int { return max(0, len(f.Items)-maxRows) }
 
 // A sourceRow is what one source contributed to the last pass.
 type sourceRow struct {
@@ -69,14 +82,16 @@ func (a *Agent) writePage(w io.Writer, now time.Time) error {
 	p := page{
 		Style: template.CSS(style()), // a constant of this program
 		Node:  o.Node, DataDir: o.DataDir, MinAge: minimumAge(&o.Passes), Interval: cmp.Or(o.Passes.Interval, gc.DefaultInterval), DryRun: o.Passes.DryRun,
-		Now: stamp(now), Since: term.Age(now, a.statuses.since), Sentence: sentence(&last, now), Hazards: last.hazards(), Error: last.lastError(now),
+		Now: stamp(now), Since: term.Age(now, a.statuses.since), Sentence: sentence(&last, now), Error: last.err != nil, Notes: last.notes,
 	}
-	if late := a.overdue(&last, now); late.Title != "" {
-		p.Hazards = append(p.Hazards, late)
+	for _, f := range append(last.found, a.ofAgent(&last, now)...) {
+		p.Alerts = append(p.Alerts, alert{f})
 	}
 	if last.passes > 0 {
-		var ranges map[string][]picture.Range
-		ranges, p.Notes = readRanges(o.CNIConf)
+		ranges := make(map[string][]picture.Range)
+		for _, n := range last.confs {
+			ranges[n.Name] = append(ranges[n.Name], slices.Concat(n.Ranges...)...)
+		}
 		p.Pass = lastPass(&last, now)
 		for i := range last.report.Sources {
 			p.Sources = append(p.Sources, newSourceRow(&last.report.Sources[i], now))
@@ -157,22 +172,6 @@ func roughly(d time.Duration) string {
 		return d.Round(100 * time.Microsecond).String()
 	}
 	return d.Round(time.Microsecond).String()
-}
-
-// readRanges reads the configurations again for each page, since they are often written after the
-// agent started. notes are the errors. Without a range the picture guesses one.
-func readRanges(files []string) (ranges map[string][]picture.Range, notes []string) {
-	ranges = make(map[string][]picture.Range)
-	for _, path := range files {
-		confs, err := picture.ReadConf(path)
-		if err != nil {
-			notes = append(notes, err.Error())
-		}
-		for _, conf := range confs {
-			ranges[conf.Network] = append(ranges[conf.Network], conf.Ranges...)
-		}
-	}
-	return ranges, notes
 }
 
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

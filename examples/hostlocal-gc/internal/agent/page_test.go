@@ -36,7 +36,8 @@ func show(t *testing.T, o Options, report *gc.Report, err error) string {
 	a := &Agent{opts: o, statuses: newStatusStore(o.SourceNames)}
 	now := time.Date(2025, 3, 1, 12, 1, 0, 0, time.UTC)
 	if report != nil {
-		a.statuses.note(*report, err)
+		confs, notes := readConfs(o.CNIConf)
+		a.statuses.note(*report, err, confs, notes)
 	}
 	var page strings.Builder
 	if err := a.writePage(&page, now); err != nil {
@@ -100,7 +101,7 @@ func TestPageSays(t *testing.T) {
 		}), errAway, []string{
 			"<td>cri</td><td>3</td><td>when it was asked</td><td>20ms</td>",
 			"<td>file<em>half a list</em></td><td>0</td><td>2m ago</td><td>1s</td>", "asked the sources twice",
-			`<div class="alert"><b>No answer since the start: file.</b>`, "is its socket mounted",
+			`<div class="alert"><b>UNKNOWN: no answer since the start: file.</b>`, "is its socket mounted",
 		}, "No source was asked"},
 		{
 			"a pod, and where it was seen", Options{}, report(asItIs, held), nil,
@@ -131,13 +132,13 @@ func TestPageSays(t *testing.T) {
 		},
 		{
 			"the data directory is not there", Options{}, report(func(r *gc.Report) { r.DataDirMissing = true }), nil,
-			[]string{`<div class="alert"><b>The data directory does not exist: `, "it is not mounted, or --data-dir is wrong."}, "alert live",
+			[]string{`<div class="alert"><b>MISSING: there is no data directory `, "it is not mounted, or --data-dir is wrong."}, "alert live",
 		},
 		{
 			"live pods have addresses, and there is no directory (hazard 63)", Options{}, report(func(r *gc.Report) {
 				r.Missing, r.Unreserved = r.Networks, []gc.Claim{{IP: netip.MustParseAddr("10.0.0.8"), Pods: []*gc.Pod{two}}}
 			}), nil,
-			[]string{`<div class="alert live"><b>Missing: `, "n, while live pods have 1 address that no network has reserved.</b>", "Are --network and --data-dir right"}, "refused",
+			[]string{`<div class="alert live"><b>MISSING: n: there is no `, "n, while live pods have 1 address that is reserved nowhere; it holds no network.</b>", "Are --network and --data-dir right"}, "refused",
 		},
 		{
 			"a refusal, and nothing was judged before", Options{}, report(asItIs, entry("10.0.0.2", "c", gc.SourceFailed)), errAway,
@@ -145,7 +146,7 @@ func TestPageSays(t *testing.T) {
 		},
 		{
 			"a failure", Options{}, report(asItIs, failed), failed.Err,
-			[]string{"1 failed", "The last pass met an error.", "<em>unlink: read-only file system</em>"}, "All verdicts here",
+			[]string{"1 failed", "UNKNOWN: the last pass met an error.", "<em>unlink: read-only file system</em>"}, "All verdicts here",
 		},
 		{"as many as a node has as a rule", Options{}, report(many(250)), nil, []string{"250 in-use</span>", "<td class=\"ip\">10.0.0.249<"}, "in the JSON."},
 		{"more than anybody reads", Options{}, report(many(5000)), nil, []string{"5000 in-use</span>", "4968 more are in the JSON."}, `<td class="ip">10.0.0.32<`},
@@ -157,11 +158,11 @@ func TestPageSays(t *testing.T) {
 				}
 			}, held, conflict), nil,
 			[]string{
-				`<div class="alert live"><b>1 address belongs to several live pods.</b>`, "<li>10.0.0.9: one (" + longPath + "), ns/two (netns: /proc/7/ns/net)</li>", "Delete all pods of an address but one",
-				`<div class="alert live"><b>10 addresses of live pods are not reserved, so host-local may hand them out again.</b>`,
+				`<div class="alert live"><b>DUPLICATE: 1 address belongs to several live pods.</b>`, "<li>10.0.0.9: ns/two (netns: /proc/7/ns/net), one (" + longPath + ")</li>", "Delete all pods of an address but one",
+				`<div class="alert live"><b>UNRESERVED: 10 addresses of live pods are not reserved, so host-local may hand them out again.</b>`,
 				"<li>10.0.0.17: ns/two (netns: /proc/7/ns/net)</li></ul><details><summary>2 more</summary><ul><li>10.0.0.18: ",
-				`<div class="alert live"><b>1 reservation is in conflict with a live pod.</b>`,
-				"<li>10.0.0.4 in n, of container c: its owner is not live, but a live pod with another container has its address: ns/three (cri: sandbox 0123456789ab)</li>",
+				`<div class="alert live"><b>CONFLICT: n: 1 reservation is claimed by another pod than the owner, and kept.</b>`,
+				"<li>10.0.0.4, of container c: its owner is not live, but a live pod with another container has its address: ns/three (cri: sandbox " + strings.Repeat("0123456789abcdef", 4) + ")</li>",
 			}, "refused",
 		},
 		{"a configuration that is not there", Options{CNIConf: []string{"none.conf"}}, report(asItIs), nil, []string{"<h2>Notes</h2>", "none.conf"}, "refused"},
@@ -226,27 +227,27 @@ func TestLastVerdictsStay(t *testing.T) {
 	const (
 		verdicts = "2 reservations in 1 network: 1 conflict, 1 leaked."
 		since    = "All verdicts here are of the last pass that judged, 31m ago, at 2025-03-01 11:30:00 UTC."
-		refusal  = "<b>The last pass was refused, and released nothing.</b>"
-		hazard   = `<div class="alert live"><b>1 address of a live pod is not reserved`
+		refusal  = "<b>UNKNOWN: the last pass was refused, and released nothing.</b>"
+		hazard   = `<div class="alert live"><b>UNRESERVED: 1 address of a live pod is not reserved`
 		drawn    = "<title>10.0.0.2: conflict"
 	)
-	a.statuses.note(good, nil)
+	a.statuses.note(good, nil, nil, nil)
 	check("after a good pass", []string{verdicts, hazard, drawn}, []string{since, refusal, "ago: 2 reservations"})
-	a.statuses.note(refused, errAway)
+	a.statuses.note(refused, errAway, nil, nil)
 	check("after a refused one", []string{"31m ago: " + verdicts, hazard, drawn, refusal, "the source is away", since, "no such socket", "Last pass 1m ago"}, []string{"not judged", "10.0.0.4"})
 	answer := httptest.NewRecorder()
 	a.debug(answer, httptest.NewRequest(http.MethodGet, debugPath, nil))
 	if body := answer.Body.String(); !strings.Contains(body, `"10.0.0.4"`) || strings.Contains(body, `"two-pods"`) {
 		t.Errorf("the JSON is not of the last pass:\n%s", body)
 	}
-	a.statuses.note(gc.Report{Started: at.Add(30 * time.Minute)}, errors.New("listing reservations: stale handle"))
-	check("after one that could not list", []string{"31m ago: " + verdicts, hazard, "<b>The last pass met an error.</b>", "stale handle", since}, []string{refusal})
-	a.statuses.note(again, nil)
-	check("after a good pass again", []string{"1 reservation in 1 network: 1 leaked."}, []string{since, hazard, "alert"})
+	a.statuses.note(gc.Report{Started: at.Add(30 * time.Minute)}, errors.New("listing reservations: stale handle"), nil, nil)
+	check("after one that could not list", []string{"31m ago: " + verdicts, hazard, "<b>UNKNOWN: the last pass met an error.</b>", "stale handle", since}, []string{refusal})
+	a.statuses.note(again, nil, nil, nil)
+	check("after a good pass again", []string{"1 reservation in 1 network: 1 leaked."}, []string{since, hazard, "UNRESERVED"})
 	failed := again
 	failed.Reservations = []gc.Entry{entry("10.0.0.3", "c", gc.ReleaseFailed)}
-	a.statuses.note(failed, errors.New("unlink: read-only file system"))
-	check("after one that judged and could not release", []string{": 1 failed.", "<b>The last pass met an error.</b>"}, []string{since})
+	a.statuses.note(failed, errors.New("unlink: read-only file system"), nil, nil)
+	check("after one that judged and could not release", []string{": 1 failed.", "<b>UNKNOWN: the last pass met an error.</b>"}, []string{since})
 }
 
 // Each verdict has a place and a colour.

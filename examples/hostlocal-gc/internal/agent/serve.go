@@ -9,10 +9,10 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/net/netutil"
 )
 
 // Limits for clients, so that none keeps a goroutine for ever.
@@ -65,19 +65,8 @@ func (a *Agent) listen(ctx context.Context) (servers []server, err error) {
 
 // serve answers until ctx ends, and returns soon after.
 func (s server) serve(ctx context.Context) error {
-	var open atomic.Int64
 	h := &http.Server{
-		Handler: s.handler,
-		ConnState: func(c net.Conn, state http.ConnState) {
-			switch state {
-			case http.StateNew:
-				if open.Add(1) > maxConns {
-					_ = c.Close() // the server notices
-				}
-			case http.StateClosed, http.StateHijacked:
-				open.Add(-1)
-			}
-		},
+		Handler:           s.handler,
 		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
 		MaxHeaderBytes: maxHeader,
 	}
@@ -90,7 +79,7 @@ func (s server) serve(ctx context.Context) error {
 			_ = h.Close() // closes the remaining connections
 		}
 	})()
-	if err := h.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := h.Serve(netutil.LimitListener(s.listener, maxConns)); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving HTTP: %w", err)
 	}
 	<-ended

@@ -5,12 +5,12 @@ package agent
 import (
 	"errors"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
 )
 
 // A statusStore holds what the passes reported. A stored report is immutable.
@@ -33,9 +33,11 @@ type status struct {
 	shown         gc.Report
 	judged, stale bool
 	released      map[string]released
-	ranges        iprange.Set     // host-local's ranges; empty if unknown
-	sources       []string        // the user's names
-	answered      map[string]bool // by name in reports: whether the source ever answered
+	confs         []cniconf.Network  // of --cni-conf
+	notes         []string           // why some could not be read
+	found         []diagnose.Finding // after the last pass
+	sources       []string           // the user's names
+	answered      map[string]bool    // by name in reports: whether the source ever answered
 }
 
 // released counts the releases in a network since the process started.
@@ -49,20 +51,11 @@ func newStatusStore(sources []string) *statusStore {
 	return &statusStore{since: now, last: status{ended: now, sources: sources, released: make(map[string]released), answered: make(map[string]bool)}}
 }
 
-// know sets host-local's ranges.
-func (s *statusStore) know(ranges map[string][]iprange.Set) {
+// note stores the result of a pass, and returns its findings.
+func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network, notes []string) []diagnose.Finding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last.ranges = nil
-	for _, sets := range ranges {
-		s.last.ranges = append(s.last.ranges, slices.Concat(sets...)...)
-	}
-}
-
-// note stores the result of a pass.
-func (s *statusStore) note(report gc.Report, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.last.confs, s.last.notes = confs, notes
 	s.last.report, s.last.err, s.last.ended = report, err, time.Now()
 	s.last.passes++
 	judged := !errors.Is(err, gc.ErrRefused) && (err == nil || len(report.Reservations) > 0)
@@ -81,6 +74,8 @@ func (s *statusStore) note(report gc.Report, err error) {
 	if !errors.Is(err, gc.ErrRefused) { // after a refusal the hook tries again
 		s.ready = true
 	}
+	s.last.found = s.last.findings()
+	return s.last.found
 }
 
 // hookEnded records that the hook's time is over.

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A kind is why a reservation is held.
+type kind int
+
+const (
+	leaked kind = iota
+	beforeBoot
+	notReady   // a sandbox of the runtime
+	noProcess  // a network namespace
+	oneProcess // a network namespace with many addresses
+	starting
+	young
+	foreign
+	malformed
+	inConflict
+	inUse
+	kinds
+)
+
+// words are those of a number of reservations of a kind.
+var words = [kinds]string{
+	leaked: "%d leaked", beforeBoot: "%d from before the boot", notReady: "%d by sandboxes that are not ready",
+	noProcess: "%d by namespaces without a process", oneProcess: "%d in %s", starting: "%d starting", young: "%d young",
+	foreign: "%d of owners that no source here knows", malformed: "%d malformed", inConflict: "%d in conflict or not released", inUse: "%d in use",
+}
+
+// many is how many addresses in one network namespace are no pod's (hazard 100).
+const many = 16
+
+// A tally counts the reservations of a network.
+type tally struct {
+	network            string
+	reserved, outside  int // in all, and those in no known range
+	n                  [kinds]int
+	process            string   // whose namespace holds oneProcess
+	conflicts          []string // with the pods
+	items              []string // the foreign ones
+	namespaces         []string // without a process, that have a name
+	runtimes, unspoken bool     // of the foreign ones: containers of other runtimes; a network of which nobody speaks
+	waits              gc.Reason
+	where              string  // " in DIR", unless that is where people look
+	size, left         float64 // of the range set with the fewest addresses left; size is 0 if unknown
+}
+
+func (p *Place) count(network string) *tally {
+	t := &tally{network: network}
+	if !p.DirNamed && p.Report.DataDir != hostlocal.DefaultDataDir {
+		t.where = " in " + p.Report.DataDir
+	}
+	spaces := make(map[string]int)
+	var ips []netip.Addr
+	for i := range p.Report.Reservations {
+		if e := &p.Report.Reservations[i]; e.Network == network && e.Verdict == gc.InUse && inNamespace(e) {
+			spaces[e.Pod.From]++
+		}
+	}
+	for i := range p.Report.Reservations {
+		e := &p.Report.Reservations[i]
+		if e.Network != network || e.Verdict == gc.Released || e.Verdict == gc.Gone {
+			continue
+		}
+		t.reserved++
+		ips = append(ips, e.IP)
+		k := p.kindOf(e)
+		if k == inUse && inNamespace(e) && spaces[e.Pod.From] >= many {
+			k, t.process = oneProcess, space(e.Pod.From)
+		}
+		t.n[k]++
+		t.note(e, k)
+	}
+	t.measure(p, ips)
+	return t
+}
+
+// inNamespace reports whether only the kernel shows who has an address.
+func inNamespace(e *gc.Entry) bool {
+	return e.Pod != nil && strings.Contains(e.Pod.From, "network namespace")
+}
+
+func (p *Place) kindOf(e *gc.Entry) kind {
+	switch e.Verdict {
+	case gc.Leaked:
+		return leaked
+	case gc.Young, gc.Starting, gc.Changed:
+		switch {
+		case !p.Booted.IsZero() && e.ReservedAt.Before(p.Booted):
+			return beforeBoot
+		case e.Verdict == gc.Starting:
+			return starting
+		}
+		return young
+	case gc.Foreign:
+		return foreign
+	case gc.Malformed:
+		return malformed
+	case gc.InUse:
+		switch {
+		case e.Pod == nil || !e.Pod.NotRunning:
+			return inUse
+		case inNamespace(e):
+			return noProcess
+		}
+		return notReady
+	}
+	return inConflict
+}
+
+// note keeps what the findings say beside the numbers.
+func (t *tally) note(e *gc.Entry, k kind) {
+	switch {
+	case k == inConflict && e.Verdict == gc.Conflict:
+		text := fmt.Sprintf("%s, of container %s: %s", e.IP, term.ID(e.ContainerID), e.Reason.Text())
+		if e.Pod != nil {
+			text += ": " + PodName(e.Pod)
+		}
+		t.conflicts = append(t.conflicts, text)
+	case k == noProcess:
+		// Where the namespace is mounted, as in "mounted at /run/netns/a, without a process".
+		_, at, _ := strings.Cut(e.Pod.From, "mounted at ")
+		at, _, _ = strings.Cut(at, ",")
+		if name := at[strings.LastIndexByte(at, '/')+1:]; name != "" && !slices.Contains(t.namespaces, name) {
+			t.namespaces = append(t.namespaces, name)
+		}
+	case k == foreign:
+		t.items = append(t.items, e.IP.String()+": "+e.ContainerID)
+		t.unspoken = t.unspoken || e.Reason != gc.ForeignOwner
+		n := len(e.ContainerID) - 64
+		t.runtimes = t.runtimes || n >= 0 && podsource.SandboxContainers.Has(e.ContainerID[n:])
+	case k == starting && t.waits != gc.StartingNoEnd:
+		t.waits = e.Reason
+	}
+}
+
+// space names a network namespace by where a source found it, as in "netns: network namespace 4026531840, of process 7".
+func space(from string) string {
+	if _, where, found := strings.Cut(from, ", "); found {
+		return "one namespace " + where
+	}
+	return strings.TrimPrefix(from, "netns: ")
+}
+
+func (t *tally) measure(p *Place, ips []netip.Addr) {
+	t.outside = len(ips)
+	var all iprange.Set
+	for _, c := range p.Confs {
+		for _, set := range c.Ranges {
+			if c.Name != t.network {
+				continue
+			}
+			all = append(all, set...)
+			size := set.Size()
+			left := size
+			for _, ip := range ips {
+				if set.Has(ip) {
+					left--
+				}
+			}
+			if t.size == 0 || left < t.left {
+				t.size, t.left = size, left
+			}
+		}
+	}
+	for _, ip := range ips {
+		if all.Has(ip) {
+			t.outside--
+		}
+	}
+}
+
+// countable is the largest range size worth printing. No node fills an IPv6 subnet, not even a
+// /104.
+const countable = 1 << 24
+
+// used says how many addresses are reserved, and of how many if that is known. Of several ranges it
+// describes the one with the fewest addresses left.
+func (t *tally) used() string {
+	switch {
+	case t.size == 0:
+		return term.Count(t.reserved, "reservation") + t.where
+	case t.size > countable:
+		return term.Count(t.reserved, "reservation") + t.where + ", of more addresses than a node can use"
+	}
+	text := fmt.Sprintf("%.0f of %.0f addresses reserved%s", t.size-t.left, t.size, t.where)
+	if t.outside > 0 { // the range has changed since
+		text += fmt.Sprintf(", and %d outside of the range", t.outside)
+	}
+	return text
+}
+
+// most is how many kinds a line counts.
+const most = 4
+
+// parts says by whom the addresses are held, the most first but for leaks.
+func (t *tally) parts() string {
+	if t.reserved == 0 {
+		return ""
+	}
+	var held []kind
+	for k := leaked; k < kinds; k++ {
+		if t.n[k] > 0 {
+			held = append(held, k)
+		}
+	}
+	slices.SortStableFunc(held, func(a, b kind) int {
+		return cmp.Or(cmp.Compare(min(a, 1), min(b, 1)), cmp.Compare(t.n[b], t.n[a]))
+	})
+	if len(held) == 1 {
+		return ", all " + strings.TrimPrefix(t.text(held[0]), fmt.Sprintf("%d ", t.n[held[0]]))
+	}
+	var out strings.Builder
+	for i, k := range held {
+		if i == most {
+			rest := 0
+			for _, other := range held[i:] {
+				rest += t.n[other]
+			}
+			fmt.Fprintf(&out, ", %d others", rest)
+			break
+		}
+		out.WriteString(", " + t.text(k))
+	}
+	return out.String()
+}
+
+func (t *tally) text(k kind) string {
+	if k == oneProcess {
+		return fmt.Sprintf(words[k], t.n[k], t.process)
+	}
+	return fmt.Sprintf(words[k], t.n[k])
+}
+
+// askable reports whether another source may know the foreign owners. A name that the kernel does not
+// know either may block an address by intent.
+func (t *tally) askable(r *gc.Report) bool { return t.unspoken || t.runtimes || !asked(r, "netns") }
+
+// asked reports whether a source gave an answer.
+func asked(r *gc.Report, source string) bool {
+	return slices.ContainsFunc(r.Sources, func(s gc.SourceReport) bool { return s.Name == source && s.Error == "" })
+}
+
+// ask says who would know the owners that are kept as foreign.
+func (t *tally) ask(r *gc.Report) string {
+	switch {
+	case t.unspoken && asked(r, "cnicache"):
+		return "Ask who lists all containers: --source cri, or --source file:PATH. The CNI cache does not count here, its note says why."
+	case t.unspoken:
+		return "No source that counts speaks of this network: ask --source cri, or --source netns with --source cnicache."
+	case t.runtimes:
+		return "Ask the kernel, which sees the containers of every runtime: --source netns."
+	}
+	return "Only a person knows such owners. If they have certainly ended: release --allow-foreign PREFIX."
+}

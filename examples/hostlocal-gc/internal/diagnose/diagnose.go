@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package diagnose says what is wrong with a node's addresses: for the command check, and for the
+// agent's log, health, metrics, JSON and page.
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
+)
+
+// The words of findings. They are a contract.
+const (
+	Missing    = "MISSING"    // a directory should exist
+	Duplicate  = "DUPLICATE"  // two live pods have one address
+	Unreserved = "UNRESERVED" // host-local may hand out the address of a live pod
+	Locked     = "LOCKED"     // a process holds the plugin's lock, and each ADD waits
+	ReadOnly   = "READ-ONLY"  // neither an ADD nor a release can write
+	Config     = "CONFIG"     // there is no network configuration, or the one in use is wrong
+	Unknown    = "UNKNOWN"    // live pods, reservations, range or owners are not known
+	Full       = "FULL"       // no address is left
+	Leaked     = "LEAKED"     // some are leaked, and some are left
+	Conflict   = "CONFLICT"   // a person has to decide about a reservation
+	OK         = "OK"
+)
+
+// Words returns all words, gravest first.
+func Words() []string {
+	return []string{Missing, Duplicate, Unreserved, Locked, ReadOnly, Config, Unknown, Full, Leaked, Conflict, OK}
+}
+
+// A Finding is one thing that is wrong with a node's addresses, or OK. Its JSON is a contract.
+type Finding struct {
+	Word    string   `json:"word"`
+	Network string   `json:"network,omitempty"` // none if it is about more than one
+	Text    string   `json:"text"`              // for people; names no pod
+	Items   []string `json:"items,omitempty"`   // addresses with their pods, or errors
+	Do      string   `json:"do,omitempty"`      // what a person can do
+	Run     string   `json:"run,omitempty"`     // a command that mends it
+}
+
+// longest is the largest number of characters in a line.
+const longest = 160
+
+// Line returns the finding in one line of at most 160 characters.
+func (f Finding) Line() string {
+	line := f.Word + ": "
+	if f.Network != "" {
+		line += f.Network + ": "
+	}
+	line = term.Clean(line + f.Text)
+	if runes := []rune(line); len(runes) > longest {
+		line = string(runes[:longest-1]) + "…"
+	}
+	return line
+}
+
+// Live reports whether live pods have lost their addresses, or may lose them.
+func (f Finding) Live() bool {
+	return f.Word == Missing && f.Items != nil || slices.Contains([]string{Duplicate, Unreserved, Conflict}, f.Word)
+}
+
+// Sort puts the gravest findings first. That a network's range is not known is less grave than all
+// that is known to be wrong.
+func Sort(all []Finding) {
+	rank := func(f Finding) int {
+		if f.Word == Unknown && f.Network != "" {
+			return 2*slices.Index(Words(), Conflict) + 1
+		}
+		return 2 * slices.Index(Words(), f.Word)
+	}
+	slices.SortStableFunc(all, func(a, b Finding) int { return cmp.Compare(rank(a), rank(b)) })
+}
+
+// A Place is a data directory with what was read of it.
+type Place struct {
+	// Report is that of a pass. Refused are the errors of its sources if it judged nothing.
+	Report  gc.Report
+	Refused []string
+	// Unread says that not all reservations could be read.
+	Unread bool
+	// Confs are the networks that configurations have with this data directory. They were looked for
+	// in ConfDir; empty if nobody looked.
+	Confs   []cniconf.Network
+	ConfDir string
+	// Named are the networks that the user named, and DirNamed says that he named the directory.
+	Named    []string
+	DirNamed bool
+	// Dirs are the networks that have a directory.
+	Dirs []string
+	// Locks say by network who holds its lock for long.
+	Locks map[string]string
+	// Command is the command with a placeholder %s for its name, and with the flags that make a pass
+	// judge as this one did, but for --network.
+	Command string
+	// Booted is when the node booted; zero if unknown.
+	Booted time.Time
+
+	readOnly bool
+	zeroed   map[string]int // files of NUL bytes, by network
+}
+
+func (p *Place) command(name, network string) string {
+	if p.Command == "" {
+		return ""
+	}
+	return fmt.Sprintf(p.Command, name) + " --network " + network
+}
+
+// Findings returns what is wrong in the places, gravest first. An address that is reserved in any of
+// them counts as reserved.
+func Findings(places []*Place) (all []Finding) {
+	for _, p := range places {
+		all = append(all, p.findings(places)...)
+	}
+	Sort(all)
+	return all
+}
+
+func (p *Place) findings(places []*Place) (all []Finding) {
+	unreserved := p.unreserved(places)
+	for _, n := range p.Report.Networks {
+		all = append(all, p.network(n, unreserved)...)
+	}
+	if n := len(p.Report.Duplicates); n > 0 {
+		var items []string
+		for _, d := range p.Report.Duplicates {
+			items = append(items, d.IP.String()+": "+podNames(d.Pods))
+		}
+		all = append(all, Finding{Word: Duplicate, Items: items, Text: plural(n, "address belongs to several live pods", "addresses belong to several live pods each"),
+			Do: "Delete all pods of an address but one, so that they are recreated with other addresses."})
+	}
+	lost := slices.ContainsFunc(all, func(f Finding) bool { return f.Word == Missing && f.Items != nil })
+	if n := len(unreserved); n > 0 && !lost {
+		all = append(all, Finding{Word: Unreserved, Items: unreserved,
+			Text: plural(n, "address of a live pod is", "addresses of live pods are") + " not reserved, so host-local may hand " + them(n) + " out again",
+			Do: "Somebody removed files of host-local, or this is not the data directory that it uses. Mend that, and delete these pods, " +
+				"so that they are recreated."})
+	}
+	if p.Report.DataDirMissing && p.DirNamed && !lost {
+		all = append(all, Finding{Word: Missing, Text: "there is no data directory " + p.Report.DataDir,
+			Do: "host-local makes it with its first ADD. If pods have addresses here, it is not mounted, or --data-dir is wrong."})
+	}
+	if len(p.Refused) > 0 {
+		all = append(all, Finding{Word: Unknown, Text: "the live pods can't be determined: " + p.Refused[0], Items: p.Refused,
+			Do: "Nothing is judged or released before that source answers: is it up, is its socket mounted, may this process ask it?"})
+	}
+	if p.readOnly {
+		all = append(all, p.isReadOnly())
+	}
+	return all
+}
+
+func (p *Place) isReadOnly() Finding {
+	leaked := 0
+	for i := range p.Report.Reservations {
+		if e := &p.Report.Reservations[i]; e.Verdict == gc.Leaked || e.Reason == gc.ReleaseFailed {
+			leaked++
+		}
+	}
+	return Finding{Word: ReadOnly, Text: fmt.Sprintf("%s is mounted read-only, so nothing can be released: %d leaked", p.Report.DataDir, leaked),
+		Do: "If it is read-only on the node, too, no ADD can reserve an address. Else mount it writable here."}
+}
+
+// network returns the findings about one network.
+func (p *Place) network(name string, unreserved []string) (all []Finding) {
+	if slices.Contains(p.Report.Missing, name) {
+		return p.missing(name, unreserved)
+	}
+	if holder := p.Locks[name]; holder != "" {
+		all = append(all, Finding{Word: Locked, Network: name, Text: holder,
+			Do: "Each ADD and DEL of the network waits for it: find out what the process does, or end it."})
+	}
+	c := p.count(name)
+	all = append(all, p.undecided(c)...)
+	full := c.size > 0 && c.left <= 0
+	switch {
+	case len(p.Refused) > 0:
+		if full {
+			all = append(all, Finding{Word: Full, Network: name, Text: c.used() + ", and it is not known how many are leaked"})
+		}
+	case full:
+		all = append(all, p.full(c))
+	case c.n[leaked] > 0:
+		all = append(all, Finding{Word: Leaked, Network: name, Text: c.used() + c.parts(), Run: p.command("release", name)})
+	case c.n[foreign] > 0 && c.askable(&p.Report):
+		all = append(all, Finding{Word: Unknown, Network: name, Text: c.used() + c.parts(), Items: c.items, Do: c.ask(&p.Report)})
+	case c.size == 0:
+		all = append(all, p.noRange(c))
+	case len(all) == 0 && !p.Unread:
+		all = append(all, Finding{Word: OK, Network: name, Text: c.used() + c.parts()})
+	}
+	return all
+}
+
+// noRange returns the finding about a network whose range is not known.
+func (p *Place) noRange(c *tally) Finding {
+	f := Finding{Word: Unknown, Network: c.network, Text: c.used() + c.parts(), Do: "Say what the range is: --range SUBNET."}
+	switch {
+	case slices.ContainsFunc(p.Confs, func(n cniconf.Network) bool { return n.Name == c.network }):
+		f.Text += "; its range is set at run time and not known"
+	case p.ConfDir != "":
+		f.Text += fmt.Sprintf("; its range is not known: no configuration in %s has it in %s", p.ConfDir, p.Report.DataDir)
+	default:
+		f.Text += "; its range is not known"
+	}
+	return f
+}
+
+// undecided returns the findings about reservations that a person has to decide about.
+func (p *Place) undecided(c *tally) (all []Finding) {
+	if n := len(c.conflicts); n > 0 {
+		all = append(all, Finding{Word: Conflict, Network: c.network, Items: c.conflicts,
+			Text: plural(n, "reservation is", "reservations are") + " claimed by another pod than the owner, and kept",
+			Do:   "Delete the pod that is named, so that it is recreated with another address."})
+	}
+	if n := c.n[malformed]; n > 0 {
+		text := plural(n, "file names no owner, and is kept", "files name no owner, and are kept")
+		if zeroed := p.zeroed[c.network]; zeroed > 0 {
+			text = fmt.Sprintf("%s: %d of NUL bytes, as a power loss leaves them", text, zeroed)
+		}
+		all = append(all, Finding{Word: Conflict, Network: c.network, Text: text, Run: p.command("remove-malformed", c.network),
+			Do: "It removes those that no live pod may hold."})
+	}
+	return all
+}
+
+// missing returns the finding about a network without a directory. The first ADD creates the
+// directory, so this is fine unless something contradicts it.
+func (p *Place) missing(name string, unreserved []string) []Finding {
+	there := "it holds no network"
+	if len(p.Dirs) > 0 {
+		there = "it holds " + term.Few(p.Dirs, 5)
+	}
+	path := filepath.Join(p.Report.DataDir, name)
+	if p.Report.DataDirMissing {
+		path = p.Report.DataDir
+	}
+	f := Finding{Word: Missing, Network: name}
+	switch {
+	case len(unreserved) > 0:
+		f.Text = fmt.Sprintf("there is no %s, while live pods have %s reserved nowhere; %s", path,
+			plural(len(unreserved), "address that is", "addresses that are"), there)
+		f.Items, f.Do = unreserved, "Are --network and --data-dir right, and is the directory mounted?"
+	case slices.Contains(p.Named, name):
+		f.Text = fmt.Sprintf("it has no directory in %s; %s", p.Report.DataDir, there)
+	case slices.ContainsFunc(p.Confs, func(n cniconf.Network) bool { return n.Name == name && n.Ranges != nil }):
+		f.Word, f.Text = OK, "nothing was ever reserved in it"
+	default:
+		f.Word, f.Text = Unknown, "nothing was ever reserved in it, and its range is not known"
+	}
+	return []Finding{f}
+}
+
+// unreserved returns the addresses of live pods that no file reserves and that host-local may hand
+// out, with their pods.
+func (p *Place) unreserved(places []*Place) (all []string) {
+	reserved := make(map[netip.Addr]bool)
+	for _, other := range places {
+		for i := range other.Report.Reservations {
+			reserved[other.Report.Reservations[i].IP] = true
+		}
+	}
+	var ours iprange.Set
+	for _, c := range p.Confs {
+		ours = append(ours, slices.Concat(c.Ranges...)...)
+	}
+	for _, u := range p.Report.Unreserved {
+		if !reserved[u.IP] && u.AtRisk(ours) {
+			all = append(all, u.IP.String()+": "+PodName(u.Pods[0]))
+		}
+	}
+	return all
+}
+
+func podNames(pods []*gc.Pod) string {
+	names := make([]string, len(pods))
+	for i, p := range pods {
+		names[i] = PodName(p)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// PodName names a pod for people, and says where its source found it.
+func PodName(p *gc.Pod) string {
+	name := p.String()
+	if p.From == "" || p.From == name {
+		return name
+	}
+	return name + " (" + p.From + ")"
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+func them(n int) string {
+	if n == 1 {
+		return "it"
+	}
+	return "them"
+}

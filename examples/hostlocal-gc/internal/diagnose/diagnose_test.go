@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package diagnose
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
+)
+
+// The findings for what was read, gravest first. The situations of a whole node are in the command's
+// TestSituations.
+func TestFindings(t *testing.T) {
+	ip := netip.MustParseAddr
+	at := func(text string, why gc.Reason) gc.Entry {
+		return gc.Entry{Reservation: &hostlocal.Reservation{Network: "podnet", IP: ip(text)}, Reason: why, Verdict: why.Verdict()}
+	}
+	small := []cniconf.Network{{Name: "podnet", Ranges: []iprange.Set{{{First: ip("10.1.0.1"), Last: ip("10.1.0.3"), Gateway: ip("10.1.0.1")}}}}}
+	large := []cniconf.Network{{Name: "podnet", Ranges: []iprange.Set{{{First: ip("fd00::1"), Last: ip("fd00::ffff:ffff:ffff:ffff"), Gateway: ip("fd00::1")}}}}}
+	both := []cniconf.Network{{Name: "podnet", Ranges: slices.Concat(large[0].Ranges, small[0].Ranges)}}
+	podnet := []string{"podnet"}
+	lost := func(text, name string) []gc.Claim {
+		return []gc.Claim{{IP: ip(text), Pods: []*gc.Pod{{Namespace: "shop", Name: name}}}}
+	}
+	held := func(reasons ...gc.Reason) gc.Report {
+		r := gc.Report{DataDir: hostlocal.DefaultDataDir, Networks: podnet}
+		for i, why := range reasons {
+			r.Reservations = append(r.Reservations, at([]string{"10.1.0.2", "10.1.0.3", "10.1.0.4"}[i], why))
+		}
+		return r
+	}
+	with := func(r gc.Report, change func(*gc.Report)) gc.Report { change(&r); return r }
+	gone := with(held(), func(r *gc.Report) { r.Missing = podnet })
+	for _, row := range []struct {
+		reason string
+		place  Place
+		want   string // the words of the findings
+		says   string // part of the first line
+	}{
+		{"all is well", Place{Report: held(gc.ContainerLive), Confs: small}, "OK", "podnet: 1 of 2 addresses reserved, all in use"},
+		{"nothing is reserved now", Place{Report: held(), Confs: small}, "OK", "0 of 2 addresses reserved"},
+		{"nobody counts the addresses of an IPv6 subnet", Place{Report: held(gc.ContainerLive), Confs: large}, "OK", "of more addresses than a node can use, all in use"},
+		{"the range was another one once", Place{Confs: small, Report: with(held(gc.ContainerLive), func(r *gc.Report) {
+			r.Reservations = append(r.Reservations, at("10.9.0.2", gc.Unowned))
+		})}, "LEAKED", "1 of 2 addresses reserved, and 1 outside of the range, 1 leaked"},
+		{"beside an IPv6 subnet the IPv4 range is full", Place{Report: held(gc.ContainerLive, gc.Unowned), Confs: both}, "FULL", "2 of 2 addresses reserved, 1 leaked, 1 in use"},
+		{"full, and none is leaked or in use", Place{Report: held(gc.TooYoung, gc.ForeignOwner), Confs: small}, "FULL", "1 young, 1 of owners"},
+		{"leaks, and the range is not known", Place{Report: held(gc.Unowned)}, "LEAKED", "1 reservation, all leaked"},
+		{"no leaks, and the range is not known", Place{Report: held(gc.ContainerLive)}, "UNKNOWN", "its range is not known"},
+		{"the user named a data directory that does not exist", Place{DirNamed: true, Report: gc.Report{DataDir: "/d", DataDirMissing: true}}, "MISSING", "there is no data directory /d"},
+		{"a data directory that does not exist is host-local's before its first ADD", Place{Report: gc.Report{DataDir: "/d", DataDirMissing: true}}, "", ""},
+		{"the network's first pod has not come yet", Place{Report: gone, Confs: small}, "OK", "nothing was ever reserved"},
+		{"the same, and its range is not known", Place{Report: gone}, "UNKNOWN", "its range is not known"},
+		{"the user named it", Place{Report: gone, Named: podnet, Dirs: []string{"other"}}, "MISSING", "it has no directory in /var/lib/cni/networks; it holds other"},
+		{"not all could be read, which check reports itself", Place{Report: held(gc.ContainerLive), Confs: small, Unread: true}, "", ""},
+		{"somebody removed it (hazard 63)", Place{Confs: small, Report: with(gone, func(r *gc.Report) { r.Unreserved = lost("10.1.0.2", "web") })}, "MISSING",
+			"there is no /var/lib/cni/networks/podnet, while live pods have 1 address that is reserved nowhere"},
+		{"a live pod's address is free to host-local", Place{Confs: small, Report: with(held(), func(r *gc.Report) { r.Unreserved = lost("10.1.0.2", "web") })}, "UNRESERVED OK",
+			"1 address of a live pod is not reserved, so host-local may hand it out again"},
+		{"it is of no range of host-local's", Place{Confs: small, Report: with(held(), func(r *gc.Report) { r.Unreserved = lost("192.168.0.2", "web") })}, "OK", ""},
+		{"the ranges are not known, and the kernel has seen another runtime's", Place{Report: with(held(), func(r *gc.Report) { r.Unreserved = lost("172.17.0.2", "") })}, "UNKNOWN", ""},
+		{"two pods have one address, and the range is full of leaks", Place{Confs: small, Report: with(held(gc.TwoPods, gc.Unowned), func(r *gc.Report) {
+			r.Duplicates = []gc.Claim{{IP: ip("10.1.0.2"), Pods: []*gc.Pod{{Name: "a"}, {Name: "b"}}}}
+		})}, "DUPLICATE FULL CONFLICT", "1 address belongs to several live pods"},
+		{"nobody answers, and the lock is held", Place{Refused: []string{"cri: away"}, Locks: map[string]string{"podnet": "process 1 holds it"}, Report: held()}, "LOCKED UNKNOWN", "process 1"},
+		{"nobody answers, and it is full", Place{Refused: []string{"cri: away"}, Confs: small, Report: held(gc.SourceFailed, gc.SourceFailed)}, "UNKNOWN FULL", "cri: away"},
+		{"an error like a novel", Place{Refused: []string{strings.Repeat("ü", 300)}, Report: held()}, "UNKNOWN", "üü…"},
+		{"damaged entries of the cache fill it", Place{Report: held(gc.EntryUnproven, gc.EntryUnproven), Confs: small}, "FULL", "all starting"},
+	} {
+		found := Findings([]*Place{&row.place})
+		var words []string
+		for _, f := range found {
+			words = append(words, f.Word)
+			if n := len([]rune(f.Line())); n > 160 || strings.Contains(f.Text, "shop") {
+				t.Errorf("%s: %d characters, or a pod: %s", row.reason, n, f.Line())
+			}
+			if harmful := f.Word == Duplicate || f.Word == Unreserved || f.Word == Conflict || f.Word == Missing && f.Items != nil; f.Live() != harmful {
+				t.Errorf("%s: of live pods? %v: %v", row.reason, f.Live(), f)
+			}
+		}
+		if got := strings.Join(words, " "); got != row.want || len(found) > 0 && !strings.Contains(found[0].Line(), row.says) {
+			t.Errorf("%s: %v, want %s that says %q", row.reason, found, row.want, row.says)
+		}
+	}
+	free := Place{Confs: small, Report: with(held(), func(r *gc.Report) { r.Unreserved = lost("10.1.0.2", "web") })}
+	elsewhere := Place{Report: gc.Report{Reservations: held(gc.ContainerLive).Reservations}}
+	if got := Findings([]*Place{&free, &elsewhere}); len(got) != 1 || got[0].Word != OK {
+		t.Errorf("reserved in another data directory: %v", got)
+	}
+}

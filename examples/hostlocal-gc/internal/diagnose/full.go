@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package diagnose
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// full returns the finding about a network that has no address left. It says what frees the largest
+// part.
+func (p *Place) full(c *tally) Finding {
+	f := Finding{Word: Full, Network: c.network, Text: c.used() + c.parts()}
+	if c.n[inUse] == c.reserved {
+		f.Text += ": the range is too small for what runs here"
+		return f
+	}
+	largest := leaked
+	for k := leaked; k < inUse; k++ {
+		if c.n[k] > c.n[largest] {
+			largest = k
+		}
+	}
+	if c.n[leaked] > 0 { // they are freed at once, and pods start again
+		largest = leaked
+	}
+	switch largest {
+	case leaked:
+		f.Run = p.command("release", c.network)
+	case beforeBoot:
+		f.Do = p.afterBoot()
+	case notReady:
+		f.Do, f.Run = "The runtime keeps them until kubelet removes them.", "crictl rmp $(crictl pods --quiet --state NotReady)"
+	case noProcess:
+		f.Items = c.namespaces
+		f.Do, f.Run = c.removeNamespaces(p.command("check", c.network))
+	case oneProcess:
+		f.Do = "A process that configures addresses keeps them from others: find out what it does, or end it."
+	case starting:
+		f.Do = "They are kept for pods that start: repair or delete these."
+		switch c.waits {
+		case gc.StartingNoEnd:
+			f.Do = "They are kept for pods that start. A source that names the containers would end that: --source cri, or --source netns with --source cnicache."
+		case gc.EntryUnproven:
+			f.Do = "Damaged entries of the CNI cache name their containers. A runtime that does not list them would end that: --source cri."
+		}
+	case young:
+		f.Do = "What leaked is released once it is old enough" + in(&p.Report) + "."
+	case foreign:
+		f.Do = c.ask(&p.Report)
+	case malformed:
+		f.Run = p.command("remove-malformed", c.network)
+	case inConflict:
+		f.Do = "The list shows why each is kept: hostlocal-gc list."
+	}
+	return f
+}
+
+// in says in how long the next pass may release something.
+func in(r *gc.Report) string {
+	if wait := r.NextCheck.Sub(r.Started); !r.NextCheck.IsZero() {
+		return ", in " + term.Age(r.Started.Add(max(wait, time.Second)), r.Started)
+	}
+	return ""
+}
+
+// afterBoot says when reservations from before the boot are freed, and by which sources at once.
+func (p *Place) afterBoot() string {
+	text := "The agent, or a second release with --memory, frees what leaked" + in(&p.Report) + " after the first pass saw it."
+	if asked(&p.Report, "netns") && asked(&p.Report, "cnicache") {
+		return text + " The CNI cache would free them now, but it proves nothing here: see its note."
+	}
+	return text + " With --source netns --source cnicache it is freed now."
+}
+
+// removeNamespaces says how to remove the namespaces without a process that have a name.
+func (t *tally) removeNamespaces(check string) (do, run string) {
+	const few = 3
+	switch n := len(t.namespaces); {
+	case n == 0:
+		return "Something else keeps these namespaces: the items of -o json say where each is.", ""
+	case n <= few:
+		return "No process is in them any more.", "ip netns delete " + strings.Join(t.namespaces, " && ip netns delete ")
+	}
+	return "No process is in them any more.",
+		fmt.Sprintf("%s -o json | jq -r '.findings[] | select(.word == \"FULL\") | .items[]?' | xargs -n1 ip netns delete", check)
+}

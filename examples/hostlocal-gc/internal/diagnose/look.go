@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package diagnose
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// Look reads what the report does not say: whether the data directory can be written, and what is in
+// files that name no owner.
+func (p *Place) Look() {
+	p.readOnly = IsReadOnly(p.Report.DataDir)
+	p.zeroed = make(map[string]int)
+	for i := range p.Report.Reservations {
+		e := &p.Report.Reservations[i]
+		if e.Verdict != gc.Malformed {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(p.Report.DataDir, e.Network, e.IP.String()))
+		if err == nil && len(text) > 0 && len(bytes.Trim(text, "\x00")) == 0 {
+			p.zeroed[e.Network]++
+		}
+	}
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package diagnose
+
+import "golang.org/x/sys/unix"
+
+// IsReadOnly reports whether a directory is on a file system that is mounted read-only.
+func IsReadOnly(dir string) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(dir, &s) == nil && s.Flags&unix.ST_RDONLY != 0
+}
