@@ -165,8 +165,6 @@ func (c *checked) addUnread(a *app, unread error, known bool) {
 	case len(c.Findings) == 0 && !a.failed:
 		add(diagnose.Finding{Word: diagnose.Unknown, Text: fmt.Sprintf("no configuration in %s uses host-local, and nothing is reserved in %s", a.flags.cniDir, c.Reports[0].DataDir),
 			Do: "--cni-dir and --data-dir say where else to look."})
-	case unread != nil && !known && !reserved:
-		add(diagnose.Finding{Word: diagnose.Unknown, Text: "the networks and their ranges are not known: a configuration could not be read"})
 	}
 	if a.failed {
 		add(diagnose.Finding{Word: diagnose.Unknown, Text: "the reservations could not be read: see the error"})

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -68,25 +67,6 @@ func TestPlanIsCarriedOutLater(t *testing.T) {
 	}
 }
 
-// twice repeats each reservation of a plan.
-func twice(t *testing.T, plan string) string {
-	t.Helper()
-	fields := make(map[string]json.RawMessage)
-	var all []json.RawMessage
-	if err := errors.Join(json.Unmarshal([]byte(plan), &fields), json.Unmarshal(fields["reservations"], &all)); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if fields["reservations"], err = json.Marshal(append(all, all...)); err != nil {
-		t.Fatal(err)
-	}
-	text, err := json.Marshal(fields)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 // --ip releases a leaked address. For any other it is an error that says why.
 func TestReleaseByAddress(t *testing.T) {
 	for _, row := range []struct {
@@ -108,7 +88,6 @@ func TestReleaseByAddress(t *testing.T) {
 		{"a plan of another version", []string{"--from", "version.json"}, 3, 1, "schemaVersion is 2"},
 		{"not in the plan", []string{"--ip", "10.1.0.3", "--from", "empty.json"}, 3, 1, "the plan has another reservation"},
 		{"a plan that was edited: the new pass decides", []string{"--from", "all.json"}, 1, 0, "2 of 3 reservations of the plan all.json were released"},
-		{"a plan that has all twice", []string{"--from", "twice.json"}, 1, 0, ""},
 		{"a plan with more behind it", []string{"--from", "more.json"}, 3, 1, "reading the plan more.json"},
 		{"a plan of nothing", []string{"--from", "null.json"}, 3, 0, "0 of 1 reservations of the plan"},
 		{"a list without verdicts", []string{"--from", "unjudged.json"}, 3, 1, "nothing was judged in it"},
@@ -137,7 +116,6 @@ func TestReleaseByAddress(t *testing.T) {
 			"null.json":    func() string { return nothing[:len(nothing)-1] + `, "reservations": [null, {"verdict": "leaked"}]}` },
 			"huge.json":    func() string { return strings.Repeat(" ", maxPlan+1) },
 			"more.json":    func() string { return plan() + "{}" },
-			"twice.json":   func() string { return twice(t, plan()) },
 			"all.json": func() string {
 				return strings.NewReplacer(`"in-use"`, `"leaked"`, `"container-live"`, `"unowned"`).Replace(plan())
 			},

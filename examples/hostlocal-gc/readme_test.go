@@ -3,11 +3,8 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -92,7 +89,6 @@ func (p *player) play(line string) string {
 	if line == "echo $?" {
 		return fmt.Sprintln(p.status)
 	}
-	line, filter, piped := strings.Cut(line, " | jq ")
 	line, file, redirected := strings.Cut(line, " > ")
 	args := strings.Fields(line)
 	if args[0] != "hostlocal-gc" {
@@ -104,65 +100,5 @@ func (p *player) play(line string) string {
 		p.node.put(file, got.stdout)
 		return got.stderr
 	}
-	if piped {
-		return p.jq(filter, got.stdout) + got.stderr
-	}
 	return lockHolders.ReplaceAllString(holdTime.ReplaceAllString(got.stdout, "0.1ms"), "process 4711 (cp)") + got.stderr
-}
-
-// filters are the examples' jq filters in Go, since the test must not depend on jq. Where jq is
-// installed, it must print the same.
-var filters = map[string]func(filterInput) string{
-	`-c '{dataDir, counts}'`: func(r filterInput) string {
-		return fmt.Sprintf(`{"dataDir":%s,"counts":%s}`+"\n", compact(r.DataDir), compact(r.Counts))
-	},
-	`-r '.reservations[] | select(.verdict == "leaked") | [.network, .ip, .reason, .text] | @tsv'`: func(r filterInput) string {
-		var out strings.Builder
-		for _, e := range r.Reservations {
-			if e.Verdict == "leaked" {
-				fmt.Fprintln(&out, strings.Join([]string{e.Network, e.IP, e.Reason, e.Text}, "\t"))
-			}
-		}
-		return out.String()
-	},
-}
-
-// A filterInput is the part of a report that the filters read.
-type filterInput struct {
-	DataDir      json.RawMessage
-	Counts       json.RawMessage
-	Reservations []struct{ Network, IP, Verdict, Reason, Text string }
-}
-
-func compact(text json.RawMessage) string {
-	var out bytes.Buffer
-	_ = json.Compact(&out, text) // valid: it was decoded before
-	return out.String()
-}
-
-func (p *player) jq(filter, input string) string {
-	filtered, ok := filters[filter]
-	if !ok {
-		p.t.Fatalf("the test does not know the filter %s", filter)
-	}
-	var in filterInput
-	if err := json.Unmarshal([]byte(input), &in); err != nil {
-		p.t.Fatal(err)
-	}
-	want := filtered(in)
-	path, err := exec.LookPath("jq")
-	if err != nil {
-		return want
-	}
-	flag, program, _ := strings.Cut(filter, " ")
-	cmd := exec.CommandContext(p.t.Context(), path, flag, strings.Trim(program, "'"))
-	cmd.Stdin = strings.NewReader(input)
-	got, err := cmd.Output()
-	if err != nil {
-		p.t.Fatalf("jq: %v", err)
-	}
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		p.t.Errorf("jq %s (-in Go +by jq):\n%s", filter, diff)
-	}
-	return want
 }

@@ -196,47 +196,6 @@ func check(t *testing.T, text string, ago time.Duration, ended, live, later gc.R
 	}
 }
 
-// forms are lists with the live pod, one in each supported form.
-func forms(t *testing.T) map[string]string {
-	return map[string]string{
-		"an array": `[{"uid":"1","ips":["10.244.1.5"]}]`,
-		"kubectl":  kubectl(t, kubePod("shop", "web", thisNode, "10.244.1.5"), kubePod("db", "db", thisNode, "10.244.1.9")),
-		"crictl":   crictl(strings.Repeat("a1", 32), strings.Repeat("b1", 32)),
-	}
-}
-
-// Reservations from shortly before the list was written, or later, are kept, however old the list
-// is.
-func TestHazard62ListOfAnHourAgo(t *testing.T) {
-	for form, text := range forms(t) {
-		inUse := gc.AddressClaimed
-		if form == "crictl" {
-			inUse = gc.ContainerLive
-		}
-		for _, row := range []struct {
-			ago   time.Duration
-			later gc.Reason
-		}{
-			{0, gc.ReleasedLeak},
-			{time.Hour - 5*time.Minute, gc.TooYoung},
-			{2 * time.Hour, gc.TooYoung},
-		} {
-			check(t, text, row.ago, gc.ReleasedLeak, inUse, row.later)
-		}
-	}
-}
-
-// The list is from before the clock was set back, so its age is unknown.
-func TestHazard75ListFromBeforeTheClockWasSetBack(t *testing.T) {
-	for form, text := range forms(t) {
-		inUse := gc.AddressClaimed
-		if form == "crictl" {
-			inUse = gc.ContainerLive
-		}
-		check(t, text, -time.Hour, gc.StaleAnswer, inUse, gc.StaleAnswer)
-	}
-}
-
 // kubectl or crictl printed the pods of one namespace. Pods of others hold addresses, too.
 func TestHazard54ListOfOneNamespace(t *testing.T) {
 	for text, inUse := range map[string]gc.Reason{
