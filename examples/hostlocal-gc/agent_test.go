@@ -5,7 +5,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -18,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // parsed returns the app of a command line and environment, as the command's body gets it.
@@ -139,42 +137,6 @@ func TestAgentOptions(t *testing.T) {
 	}
 	if got := a.passes(); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
-// The effect of the flags on an empty list.
-func TestEmptySource(t *testing.T) {
-	list := filepath.Join(t.TempDir(), "pods.json")
-	if err := os.WriteFile(list, []byte("[]"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, row := range []struct {
-		reason, args  string
-		authoritative bool
-		err           error
-	}{
-		{"an empty list alone is refused (R9)", "", false, nil},
-		{"the user gives theirs", "--allow-empty", true, nil},
-		{"a pod that has to be there is not", "--require-pod ns/agent", false, podsource.ErrIncomplete},
-		{"--allow-empty does not replace it", "--allow-empty --require-pod ns/agent", false, podsource.ErrIncomplete},
-	} {
-		a, err := parsed("--network a --source file:"+list+" "+row.args, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pods, err := a.source()
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := pods.Pods(t.Context())
-		if !errors.Is(err, row.err) {
-			t.Errorf("%s: error %v, want %v", row.reason, err, row.err)
-		}
-		for _, a := range answer.Members() {
-			if err == nil && a.Authoritative != row.authoritative {
-				t.Errorf("%s: authoritative %t", row.reason, a.Authoritative)
-			}
-		}
 	}
 }
 

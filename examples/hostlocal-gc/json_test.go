@@ -62,16 +62,6 @@ func verdicts(t *testing.T, stdout string) map[string]string {
 	return out
 }
 
-// reasons returns the reason of each address of all networks.
-func reasons(t *testing.T, stdout string) map[string]string {
-	t.Helper()
-	out := make(map[string]string)
-	for _, e := range readReport(t, stdout).Reservations {
-		out[e.IP.String()] = e.Reason
-	}
-	return out
-}
-
 func schema(t *testing.T, of string) *jsonschema.Schema {
 	t.Helper()
 	c := jsonschema.NewCompiler()
