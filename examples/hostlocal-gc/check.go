@@ -231,10 +231,16 @@ func (a *app) dataDirs(ctx context.Context, confs []cniconf.Network, given bool)
 				continue
 			}
 		}
-		named := slices.ContainsFunc(confs, func(c cniconf.Network) bool { return sameDirectory(c.DataDir, path) })
-		if given || named || len(list.Networks) > 0 || len(paths) == 1 {
+		asked := func(name string) bool {
+			return len(a.flags.networks) == 0 || a.flags.allNetworks() || slices.Contains(a.flags.networks, name)
+		}
+		named := slices.ContainsFunc(confs, func(c cniconf.Network) bool { return asked(c.Name) && sameDirectory(c.DataDir, path) })
+		if given || named || slices.ContainsFunc(list.Networks, asked) || len(paths) == 1 {
 			dirs = append(dirs, dataDir{path: path, named: given})
 		}
+	}
+	if len(dirs) == 0 {
+		dirs = []dataDir{{path: a.flags.dataDir}}
 	}
 	return dirs, nil
 }
