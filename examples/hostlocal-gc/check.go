@@ -160,11 +160,13 @@ func (c *checked) addUnread(a *app, unread error, known bool) {
 	refused := slices.ContainsFunc(c.Findings, func(f diagnose.Finding) bool { return f.Word == diagnose.Unknown && f.Network == "" })
 	switch {
 	case errors.Is(unread, fs.ErrNotExist) && len(files) == 0 && !inUse && !known && !refused:
-		add(diagnose.Finding{Word: diagnose.Config, Text: "no network configuration in " + a.flags.cniDir + ", so the runtime can start no pod there",
-			Do: "The network's agent puts one there. --cni-dir says where else runtimes look."})
+		add(diagnose.Finding{Word: diagnose.Config,
+			Text: "no network configuration in " + a.flags.cniDir + ", so the runtime can start no pod there",
+			Do:   "The network's agent puts one there. --cni-dir says where else runtimes look."})
 	case len(c.Findings) == 0 && !a.failed:
-		add(diagnose.Finding{Word: diagnose.Unknown, Text: fmt.Sprintf("no configuration in %s uses host-local, and nothing is reserved in %s", a.flags.cniDir, c.Reports[0].DataDir),
-			Do: "--cni-dir and --data-dir say where else to look."})
+		add(diagnose.Finding{Word: diagnose.Unknown,
+			Text: fmt.Sprintf("no configuration in %s uses host-local, and nothing is reserved in %s", a.flags.cniDir, c.Reports[0].DataDir),
+			Do:   "--cni-dir and --data-dir say where else to look."})
 	}
 	if a.failed {
 		add(diagnose.Finding{Word: diagnose.Unknown, Text: "the reservations could not be read: see the error"})
@@ -246,8 +248,12 @@ func (a *app) dataDirs(ctx context.Context, confs []cniconf.Network, given bool)
 }
 
 // inspect makes a dry pass over a data directory.
-func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network, s podsource.Source, opts gc.Options) (*diagnose.Place, error) {
-	p := &diagnose.Place{DirNamed: dir.named, Named: a.flags.networks, Locks: make(map[string]string), ConfDir: a.flags.cniDir, Booted: booted()}
+func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network, s podsource.Source, opts gc.Options) (
+	*diagnose.Place, error,
+) {
+	p := &diagnose.Place{
+		DirNamed: dir.named, Named: a.flags.networks, Locks: make(map[string]string), ConfDir: a.flags.cniDir, Booted: booted(),
+	}
 	store := hostlocal.New(dir.path)
 	p.Report.DataDir = dir.path
 	names, err := store.Networks()

@@ -100,7 +100,8 @@ func (a *app) ranges(networks []string) (map[string][]picture.Range, error) {
 			out[conf.Name] = append(out[conf.Name], slices.Concat(conf.Ranges...)...)
 		}
 		if !drawn {
-			return nil, fmt.Errorf("CNI configuration %s gives host-local no network that is drawn; drawn are %s", path, strings.Join(networks, ", "))
+			return nil, fmt.Errorf("CNI configuration %s gives host-local no network that is drawn; drawn are %s",
+				path, strings.Join(networks, ", "))
 		}
 	}
 	return out, nil

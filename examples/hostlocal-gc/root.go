@@ -57,7 +57,8 @@ leak or check finds a problem, 130 after Ctrl-C.`,
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.checkCommand(), a.listCommand(), a.showCommand(), a.planCommand(), a.releaseCommand(), a.removeMalformedCommand(), a.agentCommand(), a.mapCommand(), sourcesTopic())
+	root.AddCommand(a.checkCommand(), a.listCommand(), a.showCommand(), a.planCommand(), a.releaseCommand(),
+		a.removeMalformedCommand(), a.agentCommand(), a.mapCommand(), sourcesTopic())
 	a.completeAddresses(root)
 	return root
 }

@@ -249,7 +249,8 @@ func TestSituations(t *testing.T) {
 			b.put(dir+"other/10.9.0.2", sandbox("0")+"\r\neth0") // nobody asks for it
 			b.args = "--network podnet"
 		}, 1, "UNKNOWN: podnet: 14 reservations, all in use; its range is not known: no configuration in /etc/cni/net.d has it in /var/lib/cni/networks", nil},
-		{"a container that nobody speaks for", func(b *bed) { well(b); b.put(dir+"podnet/10.244.1.99", "default-"+sandbox("x")+"\r\neth0") }, well, 1,
+		{"a container that nobody speaks for",
+			func(b *bed) { well(b); b.put(dir+"podnet/10.244.1.99", "default-"+sandbox("x")+"\r\neth0") }, well, 1,
 			"UNKNOWN: podnet: 15 of 253 addresses reserved, 14 in use, 1 of owners that no source here knows", []string{"--source netns"}},
 		{"a list of one namespace, which speaks of nothing", func(b *bed) {
 			well(b)

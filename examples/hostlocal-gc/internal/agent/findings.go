@@ -61,7 +61,8 @@ func (a *Agent) ofAgent(s *status, now time.Time) (all []diagnose.Finding) {
 			f.Text, f.Do = "the last pass was refused, and released nothing", "No pass has judged anything yet: below is what is reserved."
 		}
 		if s.stale {
-			f.Do = fmt.Sprintf("All verdicts here are of the last pass that judged, %s ago, at %s. What was reserved or released since is not among them.",
+			f.Do = fmt.Sprintf("All verdicts here are of the last pass that judged, %s ago, at %s. "+
+				"What was reserved or released since is not among them.",
 				term.Age(now, s.shown.Started), stamp(s.shown.Started))
 		}
 		all = append(all, f)

@@ -38,7 +38,8 @@ const (
 var words = [kinds]string{
 	leaked: "%d leaked", beforeBoot: "%d from before the boot", notReady: "%d by sandboxes that are not ready",
 	noProcess: "%d by namespaces without a process", oneProcess: "%d in %s", starting: "%d starting", young: "%d young",
-	foreign: "%d of owners that no source here knows", malformed: "%d malformed", inConflict: "%d in conflict or not released", inUse: "%d in use",
+	foreign: "%d of owners that no source here knows", malformed: "%d malformed",
+	inConflict: "%d in conflict or not released", inUse: "%d in use",
 }
 
 // many is how many addresses in one network namespace are no pod's (hazard 100).

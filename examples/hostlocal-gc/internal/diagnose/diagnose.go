@@ -137,13 +137,15 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 		for _, d := range p.Report.Duplicates {
 			items = append(items, d.IP.String()+": "+podNames(d.Pods))
 		}
-		all = append(all, Finding{Word: Duplicate, Items: items, Text: plural(n, "address belongs to several live pods", "addresses belong to several live pods each"),
-			Do: "Delete all pods of an address but one, so that they are recreated with other addresses."})
+		all = append(all, Finding{Word: Duplicate, Items: items,
+			Text: plural(n, "address belongs to several live pods", "addresses belong to several live pods each"),
+			Do:   "Delete all pods of an address but one, so that they are recreated with other addresses."})
 	}
 	lost := slices.ContainsFunc(all, func(f Finding) bool { return f.Word == Missing && f.Items != nil })
 	if n := len(unreserved); n > 0 && !lost {
 		all = append(all, Finding{Word: Unreserved, Items: unreserved,
-			Text: plural(n, "address of a live pod is", "addresses of live pods are") + " not reserved, so host-local may hand " + them(n) + " out again",
+			Text: plural(n, "address of a live pod is", "addresses of live pods are") +
+				" not reserved, so host-local may hand " + them(n) + " out again",
 			Do: "Somebody removed files of host-local, or this is not the data directory that it uses. Mend that, and delete these pods, " +
 				"so that they are recreated."})
 	}
@@ -168,8 +170,9 @@ func (p *Place) isReadOnly() Finding {
 			leaked++
 		}
 	}
-	return Finding{Word: ReadOnly, Text: fmt.Sprintf("%s is mounted read-only, so nothing can be released: %d leaked", p.Report.DataDir, leaked),
-		Do: "If it is read-only on the node, too, no ADD can reserve an address. Else mount it writable here."}
+	return Finding{Word: ReadOnly,
+		Text: fmt.Sprintf("%s is mounted read-only, so nothing can be released: %d leaked", p.Report.DataDir, leaked),
+		Do:   "If it is read-only on the node, too, no ADD can reserve an address. Else mount it writable here."}
 }
 
 // network returns the findings about one network.

@@ -44,7 +44,8 @@ func (p *Place) full(c *tally) Finding {
 		f.Do = "They are kept for pods that start: repair or delete these."
 		switch c.waits {
 		case gc.StartingNoEnd:
-			f.Do = "They are kept for pods that start. A source that names the containers would end that: --source cri, or --source netns with --source cnicache."
+			f.Do = "They are kept for pods that start. A source that names the containers would end that: " +
+				"--source cri, or --source netns with --source cnicache."
 		case gc.EntryUnproven:
 			f.Do = "Damaged entries of the CNI cache name their containers. A runtime that does not list them would end that: --source cri."
 		}
