@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +54,47 @@ func code(t *testing.T, c net.Conn) int {
 		t.Fatal(err)
 	}
 	return r.StatusCode
+}
+
+// However many connections others hold, and whether they have sent a part of a request, a health check is
+// answered. The number is limited: the one that did nothing for longest is closed.
+func TestCrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := serving(t, &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()})
+		held := make([]net.Conn, maxConns)
+		for i := range held {
+			held[i] = l.dial()
+			defer func() { _ = held[i].Close() }()
+			if i%2 == 1 {
+				if _, err := io.WriteString(held[i], "GET /heal"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+		}
+		request(t, held[0], "/healthz")
+		if got := code(t, held[0]); got != http.StatusOK {
+			t.Errorf("one of them gets %d", got)
+		}
+		synctest.Wait()
+		for i := range 3 {
+			more := l.dial()
+			request(t, more, "/healthz")
+			if got := code(t, more); got != http.StatusOK {
+				t.Errorf("health check %d beside %d connections gets %d", i, maxConns, got)
+			}
+		}
+		synctest.Wait()
+		var closed []int
+		for i := range held {
+			if err := held[i].SetDeadline(time.Time{}); err != nil {
+				closed = append(closed, i)
+			}
+		}
+		if !slices.Equal(closed, []int{1, 2, 3}) {
+			t.Errorf("closed are %v", closed)
+		}
+	})
 }
 
 // Clients that ask for the report and do not read it hold a limited number of reports in memory,

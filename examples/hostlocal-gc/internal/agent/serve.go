@@ -9,10 +9,11 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 )
 
 // Limits for clients, so that none keeps a goroutine for ever.
@@ -22,7 +23,8 @@ const (
 	writeTime  = 30 * time.Second
 	idleTime   = time.Minute
 	maxHeader  = 16 << 10
-	// maxConns limits the connections of an address, and with them the agent's memory. maxReports
+	// maxConns limits the connections of an address, and with them the agent's memory: one more closes
+	// the one that has done nothing for longest, so that a health check is always let in. maxReports
 	// limits the reports that are written at the same time: that of a large node takes many
 	// megabytes until its client has read it.
 	maxConns   = 256
@@ -66,7 +68,7 @@ func (a *Agent) listen(ctx context.Context) (servers []server, err error) {
 // serve answers until ctx ends, and returns soon after.
 func (s server) serve(ctx context.Context) error {
 	h := &http.Server{
-		Handler:           s.handler,
+		Handler: s.handler, ConnState: new(connections).note,
 		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
 		MaxHeaderBytes: maxHeader,
 	}
@@ -79,11 +81,32 @@ func (s server) serve(ctx context.Context) error {
 			_ = h.Close() // closes the remaining connections
 		}
 	})()
-	if err := h.Serve(netutil.LimitListener(s.listener, maxConns)); !errors.Is(err, http.ErrServerClosed) {
+	if err := h.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving HTTP: %w", err)
 	}
 	<-ended
 	return nil
+}
+
+// connections are the open ones, the one that did something last at the end.
+type connections struct {
+	mu  sync.Mutex // guards all
+	all []net.Conn
+}
+
+// note is called when a connection begins, reads a request, has answered it, or ends.
+func (c *connections) note(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := len(c.all)
+	c.all = slices.DeleteFunc(c.all, func(other net.Conn) bool { return other == conn })
+	if closed := len(c.all) == before && state != http.StateNew; closed || state == http.StateClosed {
+		return
+	}
+	if c.all = append(c.all, conn); len(c.all) > maxConns {
+		_ = c.all[0].Close() // the server notices
+		c.all = c.all[1:]
+	}
 }
 
 // handler serves all endpoints. They are read-only.
