@@ -31,6 +31,10 @@ type Options struct {
 	// Otherwise it is still an error. An agent directly on a nested node without
 	// containers needs a PID namespace of its own, as by unshare --pid --fork.
 	Nested bool
+	// StartedByRuntime asserts that a runtime on the node has started this process, as it does a
+	// CNI plugin, in the PID namespace of process 1. With Nested no other process must then show
+	// that process 1 is a node's.
+	StartedByRuntime bool
 	// Networks are networks whose main plugin configures the container's addresses in
 	// its network namespace: bridge, ptp, macvlan, ipvlan, vlan. There an address that
 	// is in no namespace is not in use, so the answer speaks of these networks, and

@@ -113,11 +113,11 @@ func (s *scan) checkNode() {
 		s.err = fmt.Errorf("reading process 1: %w", s.err)
 	case s.host == 0:
 		s.err = fmt.Errorf("reading process 1: %w; is a procfs mounted at %s, and without hidepid?", fs.ErrNotExist, s.opts.Proc)
-	case s.pidNS != initialPIDNamespace && s.opts.Nested:
-		s.checkNested()
-	case s.pidNS != initialPIDNamespace:
+	case s.pidNS != initialPIDNamespace && !s.opts.Nested:
 		s.err = fmt.Errorf("%w: %s is process 1 of a container, not of the machine, so the node's other processes can't be seen; "+
 			"the agent's pod needs hostPID (if the node is itself a container, as in kind, say so with Nested)", podsource.ErrNotHere, dir)
+	case s.pidNS != initialPIDNamespace && !s.opts.StartedByRuntime:
+		s.checkNested()
 	}
 }
 
