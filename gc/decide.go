@@ -210,7 +210,7 @@ func (s *snapshot) judgeSilence(r *candidate, q silence, a age) decision {
 	if len(s.evidence) < 2 || !q.has(adds|addresses|cached) { // then a setting below L does not count (R5)
 		need = max(need, s.opts.lag())
 	}
-	if a.least < need && !q.has(waived) {
+	if a.least < need && !q.has(waived) && !q.has(own) {
 		why := TooYoung
 		switch {
 		case !a.byTimestamp:
@@ -255,6 +255,8 @@ func (s *snapshot) startingPod(r *candidate) (pod *livePod, why Reason) {
 // on r ends (R4): zero or less if it has ended, forever if no source here can end it.
 func (s *snapshot) claimEnds(r *candidate, q silence, why Reason, least time.Duration) time.Duration {
 	switch byName := s.opts.StartingFor - least + 1; {
+	case why == EntryUnproven && q.has(own) && s.clock.beforeBoot(s.pods.unproven[r.ContainerID].StartedAt):
+		return 0
 	case why == EntryUnproven: // only a source that is no cache ends it, if it would name the container
 		if q.has(byNoCache) {
 			return byName

@@ -12,6 +12,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // Options configure a Reconciler. The zero value is the safe default. A duration is
@@ -46,6 +47,12 @@ type Options struct {
 	// other user may write in it. If the file can't be read or written, the report says so,
 	// and waits begin with this process. Empty is none.
 	Memory string
+	// OwnADD, if it has a container, is the attachment for which the caller itself executes an
+	// ADD, as an IPAM plugin does. What is reserved for it is of an ADD that has ended, from
+	// before a crash or a reboot. In a pass whose sources see every ADD in flight and every
+	// address, a reservation for it needs no age (R5), and a cache's entry from before the
+	// boot does not hold it (R4). The sources must not name the caller's own ADD.
+	OwnADD podsource.Attachment
 	// Only, if set, reports whether a leaked reservation may be released. Those for
 	// which it returns false are reported as Leaked. It is called for each leak
 	// before its release, and must not change the reservation.

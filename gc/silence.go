@@ -82,6 +82,8 @@ const (
 	// These two hold if any source says so in any look.
 	listsPods // of Kubernetes or their sandboxes: other owners are foreign (R14)
 	doubt     // a cache does not pass its check now, and may soon
+
+	own // an earlier ADD of Options.OwnADD made it, and every ADD and address is seen
 )
 
 // has reports whether all of the facts hold.
@@ -108,7 +110,16 @@ func (s *snapshot) about(r *candidate) (all silence) {
 		}
 		all |= one
 	}
+	all.add(s.isOwn(r) && all.has(adds|addresses), own)
 	return all
+}
+
+// isOwn reports whether an earlier ADD of Options.OwnADD made r. Host-local before 0.8.0 wrote no
+// interface.
+func (s *snapshot) isOwn(r *candidate) bool {
+	of := &s.opts.OwnADD
+	return of.ContainerID != "" && r.Owner == hostlocal.Owned && r.Network == of.Network && r.ContainerID == of.ContainerID &&
+		(r.IfName == of.IfName || r.IfName == "")
 }
 
 // aboutOne returns what the silence of one source in one look means for r.
@@ -160,7 +171,7 @@ func inGap(gaps []podsource.Gap, r *hostlocal.Reservation) bool {
 func (s *snapshot) foreign(r *candidate, q silence) bool {
 	allowed := func(prefix string) bool { return prefix == "*" || strings.HasPrefix(r.ContainerID, prefix) }
 	switch {
-	case r.Owner != hostlocal.Owned || slices.ContainsFunc(s.opts.AllowForeign, allowed):
+	case r.Owner != hostlocal.Owned || q.has(own) || slices.ContainsFunc(s.opts.AllowForeign, allowed):
 		return false
 	case !isContainer(r.ContainerID) && !s.inCache(r.ContainerID):
 		return true
