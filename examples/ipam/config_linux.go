@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
@@ -27,7 +29,7 @@ type config struct {
 	dataDir   string
 	cacheDirs []string
 	nested    bool
-	lacking   []string // cacheDirs of the settings that do not exist
+	timeout   time.Duration
 }
 
 // settings are the content of "gc" in "ipam" of a configuration, or of the file beside this
@@ -35,6 +37,23 @@ type config struct {
 type settings struct {
 	CacheDirs []string `json:"cacheDirs"`
 	Nested    bool     `json:"nested"`
+	// Timeout is the time of an ADD, and of a pass, such as "4m": what the runtime gives it.
+	Timeout duration `json:"timeout"`
+}
+
+// defaultTimeout is how long the call lasts with which kubelet has a sandbox made, and the ADD with
+// it: twice its runtimeRequestTimeout of two minutes (Kubernetes 1.34, cri-client RunPodSandbox).
+// containerd has no other limit (containerd#9627), CRI-O one of five minutes, nerdctl none.
+const defaultTimeout = 4 * time.Minute
+
+// A duration is written as text in JSON.
+type duration struct{ time.Duration }
+
+func (d *duration) UnmarshalText(text []byte) (err error) {
+	if d.Duration, err = time.ParseDuration(string(text)); err == nil && (d.Duration < time.Second || d.Duration > time.Hour) {
+		err = errors.New("the timeout must be from 1s to 1h")
+	}
+	return err
 }
 
 // settingsFile is the name of the file beside this program.
@@ -67,9 +86,9 @@ func decodeSettings(text []byte, s *settings) error {
 	d.DisallowUnknownFields()
 	var wrong *json.UnmarshalTypeError
 	if err := d.Decode(s); errors.As(err, &wrong) && wrong.Field == "" {
-		return fmt.Errorf(`it is of the type %s; it must be an object with "cacheDirs" and "nested"`, wrong.Value)
+		return fmt.Errorf(`it is of the type %s; it must be an object with "cacheDirs", "nested" and "timeout"`, wrong.Value)
 	} else if err != nil {
-		return fmt.Errorf(`%w; it may have "cacheDirs" and "nested"`, err)
+		return fmt.Errorf(`%w; it may have "cacheDirs", "nested" and "timeout"`, err)
 	}
 	return nil
 }
@@ -109,21 +128,19 @@ func parseConfig(text []byte) (*config, error) {
 			return nil, fmt.Errorf(`reading "gc" in the "ipam" of network %s: %w`, whole.Name, err)
 		}
 		own.Nested = own.Nested || inConf.Nested
+		own.Timeout.Duration = cmp.Or(inConf.Timeout.Duration, own.Timeout.Duration)
 		own.CacheDirs = append(own.CacheDirs, inConf.CacheDirs...)
 	}
 	if !hostlocal.ValidName(whole.Name) {
 		return nil, fmt.Errorf("reading the network configuration: %q is not the name of a CNI network", whole.Name)
 	}
-	c := &config{network: whole.Name, plugin: whole.Type, dataDir: whole.IPAM.DataDir, nested: own.Nested, cacheDirs: slices.Clone(knownCacheDirs)}
-	if c.dataDir == "" {
-		c.dataDir = hostlocal.DefaultDataDir
+	c := &config{
+		network: whole.Name, plugin: whole.Type, dataDir: cmp.Or(whole.IPAM.DataDir, hostlocal.DefaultDataDir), nested: own.Nested,
+		timeout: cmp.Or(own.Timeout.Duration, defaultTimeout), cacheDirs: slices.Clone(knownCacheDirs),
 	}
 	for _, dir := range own.CacheDirs {
 		if !slices.Contains(c.cacheDirs, dir) {
 			c.cacheDirs = append(c.cacheDirs, dir)
-			if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-				c.lacking = append(c.lacking, dir)
-			}
 		}
 	}
 	return c, nil

@@ -45,12 +45,8 @@ func configurations() []configuration {
 // full of leaks host-local alone finds no address, and with the plugin an ADD succeeds. The live
 // container keeps its address.
 func TestConfigurationsOfREADME(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var blocks []string
-	for _, m := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(string(readme), -1) {
+	for _, m := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(readmeText(t), -1) {
 		if strings.Contains(m[1], `"cniVersion"`) {
 			blocks = append(blocks, m[1])
 		}

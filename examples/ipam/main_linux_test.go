@@ -27,8 +27,6 @@ func TestMain(m *testing.M) {
 		"bridge":            cnitest.Plugins + "main/bridge",
 		"macvlan":           cnitest.Plugins + "main/macvlan",
 		"host-local":        cnitest.Plugins + "ipam/host-local",
-		"only":              "./testdata/only",
-		"multicall":         "./testdata/multicall",
 	}, []cnitest.Tool{cnitest.Multus, cnitest.Flannel}, startContainer))
 }
 

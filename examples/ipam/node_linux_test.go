@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -15,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,48 +110,10 @@ func (n *testNode) of(id string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: id, NetNS: cnitest.NetNS(id), IfName: "eth0"}
 }
 
-// maxRepeats is how often an ADD that lacked time is repeated. On a busy machine that happens, and
-// is no fault: a runtime would repeat it, too.
-const maxRepeats = 5
-
-// lackedTime reports whether an ADD failed because its time or its sources' time was up.
-func lackedTime(err error) bool {
-	return err != nil && (strings.Contains(err.Error(), context.DeadlineExceeded.Error()) || strings.Contains(err.Error(), gc.ErrSourceTimeout.Error()))
-}
-
-// add executes an ADD as a runtime does, and repeats it if it lacked time.
+// add executes an ADD as a runtime does.
 func (n *testNode) add(id string) (netip.Addr, error) { return n.addAs(n.of(id), "hostlocal-gc-ipam") }
 
 func (n *testNode) addAs(rt *libcni.RuntimeConf, ipam string) (netip.Addr, error) {
-	for try := 0; ; try++ {
-		ip, err := n.addOnce(rt, ipam)
-		if try == maxRepeats || !lackedTime(err) {
-			return ip, err
-		}
-		n.unplug(rt.ContainerID)
-	}
-}
-
-// unplug removes the interface that bridge leaves after a failure of IPAM, and a bridge that has no
-// ports then: it has no MAC address, and the plugin can't use it. Reservations stay, as they would
-// not after a DEL.
-func (n *testNode) unplug(id string) {
-	n.t.Helper()
-	if err := ns.WithNetNSPath(cnitest.NetNS(id), func(ns.NetNS) error {
-		removeLinks(n.t, "eth0")
-		return nil
-	}); err != nil {
-		n.t.Error(err)
-	}
-	if links, err := netlink.LinkList(); err != nil {
-		n.t.Error(err)
-	} else if !slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex != 0 }) {
-		removeLinks(n.t, "br-test")
-	}
-}
-
-// addOnce executes an ADD, and repeats nothing.
-func (n *testNode) addOnce(rt *libcni.RuntimeConf, ipam string) (netip.Addr, error) {
 	result, err := n.cni.AddNetworkList(context.Background(), n.list(ipam), rt)
 	if err != nil {
 		return netip.Addr{}, err
@@ -175,8 +135,10 @@ func (n *testNode) mustAdd(id string) netip.Addr {
 	return ip
 }
 
-func (n *testNode) del(id string) error {
-	return n.cni.DelNetworkList(context.Background(), n.list("hostlocal-gc-ipam"), n.of(id))
+func (n *testNode) del(id string) error { return n.delAs(id, "hostlocal-gc-ipam") }
+
+func (n *testNode) delAs(id, ipam string) error {
+	return n.cni.DelNetworkList(context.Background(), n.list(ipam), n.of(id))
 }
 
 // sandbox makes a sandbox's ID of the name of a container that ended, since a leaked reservation of
@@ -286,12 +248,12 @@ func (n *testNode) keeps(held map[string]netip.Addr) {
 	}
 }
 
-func (n *testNode) noteFile() string { return filepath.Join(n.dataDir(), "."+network+".gc") }
+func (n *testNode) resultFile() string { return filepath.Join(n.dataDir(), "."+network+".gc") }
 
-// note returns the note of the last pass.
-func (n *testNode) note() (last note) {
+// result returns the result of the last shared pass.
+func (n *testNode) result() (last result) {
 	n.t.Helper()
-	text, err := os.ReadFile(n.noteFile())
+	text, err := os.ReadFile(n.resultFile())
 	if os.IsNotExist(err) {
 		return last
 	}
@@ -300,20 +262,6 @@ func (n *testNode) note() (last note) {
 	}
 	if err != nil {
 		n.t.Error(err)
-	}
-	return last
-}
-
-// passed returns the note, and fails unless ADDs have made this many passes since begun. A pass that
-// lacked its sources' time is repeated, by the ADD or by the test.
-func (n *testNode) passed(begun time.Time, passes int) note {
-	n.t.Helper()
-	last, most := n.note(), passes
-	if passes > 0 {
-		most += int(time.Since(begun) / sourceTime)
-	}
-	if last.Passes < passes || last.Passes > most {
-		n.t.Errorf("%d passes, want %d to %d: %+v", last.Passes, passes, most, last)
 	}
 	return last
 }
@@ -333,28 +281,17 @@ type outcome struct {
 	pid         int
 }
 
-// call runs a plugin as a main plugin does, and repeats that if it lacked time.
-func (n *testNode) call(c call) outcome {
-	n.t.Helper()
-	return n.run(func() *exec.Cmd { return n.command(c) })
-}
+// call runs a plugin as a main plugin does.
+func (n *testNode) call(c call) outcome { n.t.Helper(); return n.run(n.command(c)) }
 
-// run is call with a command that differs from others. An ADD that waited for another's pass in vain
-// is not repeated: it may have waited for itself.
-func (n *testNode) run(command func() *exec.Cmd) outcome {
+func (n *testNode) run(cmd *exec.Cmd) outcome {
 	n.t.Helper()
-	for try := 0; ; try++ {
-		cmd := command()
-		var out, stderr bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &out, &stderr
-		if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-			n.t.Fatal(err)
-		}
-		o := outcome{out.String(), stderr.String(), cmd.ProcessState.ExitCode(), cmd.Process.Pid}
-		if try == maxRepeats || !lackedTime(errors.New(o.out)) || strings.Contains(o.out, "waiting for another ADD's pass") {
-			return o
-		}
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		n.t.Fatal(err)
 	}
+	return outcome{out.String(), stderr.String(), cmd.ProcessState.ExitCode(), cmd.Process.Pid}
 }
 
 func (n *testNode) command(c call) *exec.Cmd {

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/ipam/internal/front"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+// run prints the result of a command that host-local could not execute, or of an ADD that failed.
+func run() int {
+	runtime.LockOSThread() // for front.ADD.Try
+	add, err := front.Failed, front.Err
+	if add == nil {
+		if err == nil {
+			err = front.Become()
+		}
+		add = &front.ADD{Out: errorOf(err.Error()), Code: 1}
+	} else if why, _ := failureIn(add); why != other {
+		retry(add)
+	}
+	if _, err := os.Stdout.Write(add.Out); err != nil { // it ends by SIGPIPE where host-local does
+		fmt.Fprintf(os.Stderr, "%s Error writing error JSON to stdout: %v\n", time.Now().Format("2006/01/02 15:04:05"), err)
+		return 1
+	}
+	return add.Code
+}
+
+// retry repeats an ADD as long as its cause can be removed, and its time is not over. The last
+// failure has the results of the passes in its details.
+func retry(add *front.ADD) {
+	r := &request{began: time.Now(), add: add}
+	defer r.flushLog()
+	err := r.prepare()
+	for err == nil {
+		why, ip := failureIn(add)
+		if why == other {
+			break
+		}
+		var again bool
+		again, err = r.inTime(func() (bool, error) { return r.removeCause(why, ip) })
+		switch {
+		case err != nil || !again:
+		case time.Since(r.began) > r.conf.timeout:
+			err = fmt.Errorf("the time of this ADD, %v, is over", r.conf.timeout)
+		case os.Getppid() != add.Parent || hasNoReader(os.Stdout):
+			// Nobody reads an orphan's result, so its reservation would be a new leak.
+			add.Out, again = errorOf("the plugin that asked for an address has ended, so none was reserved"), false
+		default:
+			err = add.Try()
+			continue
+		}
+		break
+	}
+	if err != nil {
+		r.said = append(r.said, r.explain(err))
+	}
+	if add.Code != 0 {
+		add.Out = withDetails(add.Out, r.said)
+	}
+}
+
+// A request is an ADD that failed.
+type request struct {
+	add   *front.ADD
+	began time.Time
+	own   attachment
+	conf  *config
+	node  *node
+	said  []string // for the details of the error
+	lines []string // of the log
+}
+
+func (r *request) prepare() (err error) {
+	if r.conf, err = parseConfig(r.add.Stdin); err == nil {
+		r.own = ownADD(r.conf.network)
+		r.node, err = newNode(r.conf)
+	}
+	return err
+}
+
+// endTime is the time that pending work has to end after its time was over. What has not ended then
+// hangs, such as a read in a file system that does not answer.
+const endTime = time.Second
+
+// inTime calls do, and returns an error if that hangs. A pass may begin at the end of this ADD's
+// time, and has as much time again, for all that wait for it. The process then ends, which is safe
+// at any point.
+func (r *request) inTime(do func() (bool, error)) (again bool, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		again, err = do()
+	}()
+	select {
+	case <-done:
+		return again, err
+	case <-time.After(2*r.conf.timeout - time.Since(r.began) + endTime):
+		return false, fmt.Errorf("looking for leaks has not ended %v after its time was over: does a file system hang?", endTime)
+	}
+}
+
+// removeCause removes the cause of a failure if it can, and reports whether another try is
+// worthwhile.
+func (r *request) removeCause(why failure, ip netip.Addr) (again bool, err error) {
+	ctx, cancel := context.WithDeadline(context.Background(), r.began.Add(r.conf.timeout))
+	defer cancel()
+	list, err := r.node.store.List(ctx)
+	if err != nil {
+		return false, err
+	}
+	mine := func(res hostlocal.Reservation) bool { // it is this container's, or there is none
+		return why == duplicate || res.IP == ip && res.ContainerID == r.own.ContainerID
+	}
+	if why == duplicate || slices.ContainsFunc(list.Reservations, mine) {
+		return r.passForOne(ip)
+	}
+	return r.sharedPass(ctx, ip)
+}
+
+// hasNoReader reports whether a file is a pipe without readers. It detects an orphan even if the
+// parent ended before this process read its ID.
+func hasNoReader(file *os.File) bool {
+	pipe := []unix.PollFd{{Fd: int32(file.Fd())}}
+	_, err := unix.Poll(pipe, 0)
+	return err == nil && pipe[0].Revents&unix.POLLERR != 0
+}
+
+// A failure is the reason why host-local failed.
+type failure int
+
+const (
+	other     failure = iota // none that this plugin can do something about
+	exhausted                // no address is left
+	duplicate                // the container has an address already
+	taken                    // the requested address is not free
+)
+
+// failureIn returns the failure in a result, and the requested address it concerns. All of
+// host-local's errors have the same code, so only their text tells them apart (plugins,
+// ipam/host-local/backend/allocator, Get).
+func failureIn(add *front.ADD) (failure, netip.Addr) {
+	msg := errorMessage(add.Out)
+	switch {
+	case add.Code == 0:
+		return other, netip.Addr{}
+	case strings.Contains(msg, "no IP addresses available in range set"):
+		return exhausted, netip.Addr{}
+	case strings.Contains(msg, "duplicate allocation is not allowed"):
+		return duplicate, netip.Addr{}
+	}
+	_, after, _ := strings.Cut(msg, "requested IP address ")
+	text, _, ok := strings.Cut(after, " is not available in range set")
+	ip, err := netip.ParseAddr(text)
+	if !ok || err != nil {
+		return other, netip.Addr{}
+	}
+	return taken, ip.Unmap()
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// An ADD in a full network heals it, or its error is host-local's, with the reason in its details.
+func TestFullNetwork(t *testing.T) {
+	leaks := func(age time.Duration) func(*testNode) { return func(n *testNode) { n.fill(age) } }
+	recorded := func(age time.Duration) func(*testNode) {
+		return func(n *testNode) {
+			n.fill(age)
+			for i := range addresses {
+				n.record(fmt.Sprintf("gone%d", i), fmt.Sprintf("/run/netns/gone%d", i), age)
+			}
+		}
+	}
+	conf := func(gc string) func(*testNode) {
+		return func(n *testNode) {
+			n.fill(old)
+			n.gc = gc
+		}
+	}
+	file := func(text string) func(*testNode) {
+		return func(n *testNode) {
+			n.fill(old)
+			n.gc = "{}"
+			n.installIn(n.t.(*testing.T).TempDir(), "host-local", "hostlocal-gc-ipam")
+			mustWrite(n.t.(*testing.T), filepath.Join(n.bin, settingsFile), text)
+		}
+	}
+	for _, row := range []struct {
+		reason string
+		setUp  func(*testNode)
+		want   string // in the details; empty: it heals
+	}{
+		{"leaks without records", leaks(old), ""},
+		{"leaks with stale records", recorded(old), ""},
+		{"leaks of less than half a minute", recorded(20 * time.Second), "a pass released 0 of 253 reservations in network podnet: 253 young"},
+		{"when another try may succeed", recorded(0), "more may be free at "},
+		{"the cache names the ended containers", recorded(50 * time.Second), ""},
+		{"the cache is older than the leaks", func(n *testNode) {
+			n.reserve(address(0), "other", 50*time.Second)
+			n.record("other", "/run/netns/other", old)
+			n.fill(50 * time.Second)
+		}, ""},
+		{"no cache", leaks(50 * time.Second), "253 young (not-yet-listed)"},
+		{"a cache of another node", func(n *testNode) {
+			n.record("other", "/run/netns/other", old)
+			n.fill(50 * time.Second)
+		}, "it has no entry of any reservation's owner"},
+		{"all in use", func(n *testNode) {
+			n.Make("live")
+			n.record("live", "/run/netns/live", old)
+			for i := range addresses {
+				n.reserve(address(i), "live", old)
+			}
+		}, "all 253 reservations in network podnet are in use: its range is too small"},
+		{"a directory that the settings name is not there", func(n *testNode) {
+			n.gc = `{"nested":true,"cacheDirs":["/nowhere/results"]}`
+			n.fill(0)
+		}, "the cache directory /nowhere/results does not exist"},
+		{"a key that nobody knows", conf(`{"nested":true,"cacheDir":"/x"}`), `unknown field \"cacheDir\"`},
+		{"not of that type", conf(`{"cacheDirs":"/x"}`), "cacheDirs"},
+		{"no object", conf(`true`), `it must be an object`},
+		{"a directory that is no path", conf(`{"nested":true,"cacheDirs":["x"]}`), "absolute"},
+		{"no time", conf(`{"nested":true,"timeout":"4"}`), "missing unit"},
+		{"too short a time", conf(`{"nested":true,"timeout":"9ms"}`), "from 1s to 1h"},
+		{"a process 1 that is not the machine's", conf(`{}`), `set \"nested\" in \"gc\"`},
+		{"... which the settings beside the plugin say", file(`{"nested": true}`), ""},
+		{"an unknown key in these", file(`{"nested": true, "cacheDir": "/x"}`), `unknown field \"cacheDir\"`},
+		{"no object in these", file(`[]`), "it is of the type array"},
+		{"the lock is a link", func(n *testNode) {
+			n.fill(old)
+			if err := os.Symlink("/run/elsewhere", n.resultFile()); err != nil {
+				n.t.Fatal(err)
+			}
+		}, "symbolic links"},
+		{"the lock is a pipe", func(n *testNode) {
+			n.fill(old)
+			if err := syscall.Mkfifo(n.resultFile(), 0o600); err != nil {
+				n.t.Fatal(err)
+			}
+		}, "not a regular file"},
+		{"the last result was torn by a kill", func(n *testNode) { n.fill(old); n.write(n.resultFile(), `{"bootID":`, 0) }, ""},
+		{"a cache that does not answer", func(n *testNode) {
+			n.fill(old)
+			n.gc = fmt.Sprintf(`{"nested":true,"timeout":"1s","cacheDirs":[%q]}`, hanging(n.t))
+		}, "hang"},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			n := newTestNode(t)
+			row.setUp(n)
+			got := n.call(call{command: "ADD", id: "a"})
+			if row.want == "" {
+				if got.code != 0 || !strings.Contains(got.out, `"ips"`) {
+					t.Errorf("code %d: %s", got.code, got.out)
+				}
+				return
+			}
+			want := n.call(call{command: "ADD", id: "a", program: filepath.Join(bin, "host-local")})
+			if got.code != want.code || errorMessage([]byte(got.out)) != errorMessage([]byte(want.out)) || !strings.Contains(got.out, row.want) {
+				t.Errorf("code %d and %s\nwant %d and %s", got.code, got.out, want.code, want.out)
+			}
+			if left := len(n.reserved()); left != addresses || cnitest.Exists("/run/elsewhere") {
+				t.Errorf("%d reservations are left, want all", left)
+			}
+		})
+	}
+}
+
+// hanging mounts a FUSE file system whose server never answers.
+func hanging(t testing.TB) string {
+	t.Helper()
+	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("hanging", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(server.Close(), syscall.Unmount(dir, syscall.MNT_DETACH)); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// On a node that is itself a container, on which nothing runs but what needs an address, the mount
+// of CNI_NETNS shows that process 1 is the node's. Where the node can't be seen nothing is released.
+func TestNestedNode(t *testing.T) {
+	const mount = "touch /run/netns/a; unshare --net=/run/netns/a true; "
+	inside := []string{"--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}
+	for _, row := range []struct {
+		reason, gc, script string
+		unshare            []string
+		want               string
+	}{
+		{"as in k3d", `{"nested":true}`, mount + `"$0"; exit $?`, inside, ""},
+		{"the settings do not say so", `{}`, mount + `"$0"; exit $?`, inside, `set \"nested\" in \"gc\"`},
+		{"the runtime has mounted nothing", `{"nested":true}`, `"$0"; exit $?`, inside, "nothing shows that process 1"},
+		{"in a pod that has its node's mounts", `{"nested":true}`, "mount --make-shared /run; exec 9</proc/self/ns/mnt; " +
+			`unshare --mount --propagation slave --pid --fork --kill-child --mount-proc sh -c 'nsenter --mount=/proc/self/fd/9 sh -c "` +
+			mount + `"; "$0"; exit $?' "$0"`, []string{"--mount"}, "nothing shows that process 1"},
+		{"the plugin is process 1", `{"nested":true}`, mount + `exec "$0"`, inside, "nothing shows that process 1"},
+		{"in a user namespace", `{"nested":true}`, `"$0"`, []string{"--user", "--map-root-user"}, "rootless networks are not supported"},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			n := newTestNode(t)
+			n.gc = row.gc
+			n.fill(old)
+			if err := os.MkdirAll("/run/netns", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			cmd := n.command(call{command: "ADD", id: "a", program: "/usr/bin/unshare"})
+			cmd.Args = append(append(cmd.Args, row.unshare...), "sh", "-c", row.script, filepath.Join(bin, "hostlocal-gc-ipam"))
+			got := n.run(cmd)
+			if (got.code == 0) != (row.want == "") || !strings.Contains(got.out, row.want) || strings.Contains(got.out, "agent") {
+				t.Errorf("code %d: %s%s", got.code, got.out, got.stderr)
+			}
+			if left := len(n.reserved()); left != map[bool]int{true: 1, false: addresses}[row.want == ""] {
+				t.Errorf("%d reservations are left", left)
+			}
+		})
+	}
+}
+
+// Of live containers among leaks none ever loses its address. Where no namespace shows it, only the
+// cache knows them: with a cache that does not, nothing is released, whatever the main plugin is,
+// since an interface without an address shows that it may be hidden (gVisor).
+func TestLiveContainers(t *testing.T) {
+	for _, row := range []struct {
+		reason, plugin string
+		hidden         bool
+		cache          string // below the test's directory
+		heals          bool
+	}{
+		{"shown", "bridge", false, "cache/results", true},
+		{"hidden", "bridge", true, "cache/results", true},
+		{"hidden, and the wrong cache", "bridge", true, "wrong", false},
+		{"hidden, and the wrong cache", "vfio", true, "wrong", false},
+		{"hidden, and a cache of other containers", "vfio", true, "other", false},
+	} {
+		t.Run(row.reason+", "+row.plugin, func(t *testing.T) {
+			n := newTestNode(t)
+			held := make(map[string]netip.Addr)
+			for i := range 20 {
+				id := fmt.Sprint("live", i)
+				held[id] = n.mustAdd(id)
+				if row.hidden {
+					n.hide(id)
+				}
+				cnitest.DateBack(t, n.recordFile(id), 2*old)
+				cnitest.DateBack(t, n.file(held[id].String()), 2*old)
+			}
+			n.fill(old)
+			n.write(n.dir+"/other/"+network+"-x-eth0",
+				fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"x","ifName":"eth0","networkName":%q,"netns":"/run/netns/x"}`, network), old)
+			n.gc = fmt.Sprintf(`{"nested":true,"cacheDirs":[%q]}`, filepath.Join(n.dir, row.cache))
+			n.plugin = row.plugin
+			if got := n.call(call{command: "ADD", id: "a"}); (got.code == 0) != row.heals {
+				t.Errorf("code %d: %s", got.code, got.out)
+			}
+			reserved := n.reserved()
+			if len(reserved) != map[bool]int{true: 21, false: addresses}[row.heals] {
+				t.Errorf("%d reservations are left", len(reserved))
+			}
+			for id, ip := range held {
+				if reserved[ip.String()] != id {
+					t.Errorf("%s has lost its address", id)
+				}
+			}
+		})
+	}
+}
+
+// A pass logs at most fifty releases and the number of the others, also to a slow reader. It names
+// host ports that were mapped. An ADD succeeds, too, if nobody reads its lines.
+func TestLog(t *testing.T) {
+	for _, row := range []string{"read late", "full", "closed"} {
+		n := newTestNode(t)
+		n.fill(old)
+		n.write(n.recordFile("gone5"), fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,"netns":"/run/netns/gone5",`+
+			`"capabilityArgs":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}}`, sandbox("gone5"), network), old)
+		cmd := n.command(call{command: "ADD", id: "a"})
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd.Stderr = w
+		fd := int(w.Fd())
+		switch row {
+		case "closed":
+			err = r.Close()
+		case "full":
+			for err = syscall.SetNonblock(fd, true); err == nil; {
+				_, err = syscall.Write(fd, make([]byte, 4096))
+			}
+			err = syscall.SetNonblock(fd, false)
+		}
+		out, addErr := cmd.Output()
+		if err := errors.Join(err, addErr, w.Close()); err != nil {
+			t.Errorf("%s: %v: %s", row, err, out)
+		}
+		if row != "read late" {
+			_ = r.Close() // it may be closed
+			continue
+		}
+		said := make([]byte, 1<<20)
+		size, err := r.Read(said)
+		lines := strings.Split(string(said[:size]), "\n")
+		ports := regexp.MustCompile(sandbox("gone5") + ".*host ports 8080/tcp may still lead to that address")
+		if len(lines) != maxLines+3 || !ports.Match(said) || !strings.Contains(string(said), "released 203 more in network podnet") {
+			t.Errorf("%v, %d lines: %s", err, len(lines), said[:size])
+		}
+		_ = r.Close() // only read
+	}
+}
+
+// Reservations from the future have no age. They are released once they were seen unowned for the
+// default minimum age.
+func TestReservationsFromTheFuture(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(-100 * old)
+	// Also a pass for one address notes what it saw: else, where each ADD requests one, they would stay.
+	c := call{command: "ADD", id: "a", args: "IgnoreUnknown=1;IP=" + address(9)}
+	for _, ago := range []time.Duration{0, gc.DefaultMinAge - time.Minute} {
+		if got := n.call(c); got.code == 0 {
+			t.Fatalf("they were released %v after they were first seen", ago)
+		}
+		if seen := n.firstSeenBefore(gc.DefaultMinAge - time.Minute); seen != addresses {
+			t.Fatalf("%d files were noted", seen)
+		}
+	}
+	n.reserve(address(0), "new", -100*old) // a changed file counts as seen for the first time
+	if got := n.call(c); got.code != 0 {
+		t.Fatal(got.out)
+	}
+	if reserved := n.reserved(); len(reserved) != 2 || reserved[address(0)] != "new" {
+		t.Errorf("reserved: %v", reserved)
+	}
+}
+
+// firstSeenBefore makes all first sights older, and returns their number.
+func (n *testNode) firstSeenBefore(ago time.Duration) (files int) {
+	n.t.Helper()
+	file := filepath.Join(n.dataDir(), ".gc-memory")
+	content, err := os.ReadFile(file)
+	if err != nil || !json.Valid(content) {
+		n.t.Fatal(err)
+	}
+	content = regexp.MustCompile(`"seen":-?\d+`).ReplaceAllFunc(content, func(text []byte) []byte {
+		files++
+		seen, err := strconv.ParseInt(string(text[len(`"seen":`):]), 10, 64)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		return fmt.Appendf(nil, `"seen":%d`, seen-int64(ago))
+	})
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	return files
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/ipam/internal/front"
+)
+
+// A result is that of the last shared pass over a network, for ADDs that waited for it and for the
+// next pass. Times are those since the boot, which all processes share.
+type result struct {
+	BootID   string        `json:"bootID"`
+	Passes   int           `json:"passes"` // number since the boot
+	Begin    time.Duration `json:"begin"`
+	End      time.Duration `json:"end"`
+	EndedAt  time.Time     `json:"endedAt"` // by the wall clock, for people
+	Released int           `json:"released"`
+	Text     string        `json:"result"`
+}
+
+// passPause is the minimum time between the beginnings of a pass that released nothing and of the
+// next one. On a node that stays full the runtime repeats its ADDs for ever: they cost one pass in
+// that time, and share it.
+const passPause = 2 * time.Second
+
+// sharedPass makes a pass, or uses the result of another ADD's. A pass that released something after
+// the failed try began justifies another try. A pass that began after it answers for this ADD, too,
+// if that wants any address. So concurrent ADDs that fail share one pass.
+func (r *request) sharedPass(ctx context.Context, ip netip.Addr) (again bool, err error) {
+	lock, err := lockPasses(ctx, r.conf)
+	if err != nil {
+		return false, err
+	}
+	defer lock.unlock()
+	last := lock.read()
+	switch began := time.Duration(r.add.Began); {
+	case last.Released > 0 && last.End >= began:
+		return true, nil
+	case last.End > 0 && last.Begin >= began && !ip.IsValid():
+		r.said = append(r.said, "another ADD's answer: "+last.Text)
+		return false, nil
+	}
+	if last.Released == 0 && last.Begin > 0 && !pause(ctx, last.Begin+passPause-sinceBoot()) {
+		return false, fmt.Errorf("waiting to search network %s for leaks once more: %w", r.conf.network, ctx.Err())
+	}
+	begin := sinceBoot()
+	p, err := r.pass()
+	if err != nil { // it would fail for all who wait
+		p.text = r.explain(err)
+	}
+	now := result{lock.boot, last.Passes + 1, begin, sinceBoot(), time.Now(), p.released, p.text}
+	if err := lock.write(&now); err != nil {
+		r.logf("network %s: %v", r.conf.network, err)
+	}
+	if p.released > 0 {
+		r.logf("%s, in %v", p.text, (now.End - now.Begin).Round(time.Millisecond))
+		return true, nil
+	}
+	return r.answer(&p, ip), err
+}
+
+func sinceBoot() time.Duration { return time.Duration(front.SinceBoot()) }
+
+// pause waits, and reports whether time is left.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// A passLock is the lock for shared passes over a network, with the last one's result in its file,
+// <data dir>/.<network>.gc.
+type passLock struct {
+	file *os.File
+	boot string
+}
+
+// lockPasses waits for the lock. If the file system has no room for its file, it locks the data
+// directory instead, without a result: the releases make room.
+func lockPasses(ctx context.Context, conf *config) (*passLock, error) {
+	path := filepath.Join(conf.dataDir, "."+conf.network+".gc")
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, fmt.Errorf("reading the boot's ID: %w", err)
+	}
+	for {
+		file, err := openLock(path)
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			path = conf.dataDir
+			file, err = os.Open(path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("opening the lock under which network %s is searched for leaks: %w", conf.network, err)
+		}
+		locked := make(chan error, 1)
+		go func() { locked <- flock(file) }()
+		select {
+		case err = <-locked:
+		case <-ctx.Done(): // the waiting thread ends with this process, and does nothing under the lock
+			return nil, fmt.Errorf("waiting for another ADD's pass over network %s: %w", conf.network, ctx.Err())
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), file.Close())
+		}
+		there, err := os.Stat(path) // openLock follows no link in the last element
+		mine, mineErr := file.Stat()
+		if err == nil && mineErr == nil && os.SameFile(there, mine) {
+			return &passLock{file, strings.TrimSpace(string(boot))}, nil
+		}
+		_ = file.Close() // the file was removed meanwhile, and others lock a new one
+	}
+}
+
+// openLock opens the lock's file, and creates it if there is none. It follows no link, and a pipe
+// does not block it.
+func openLock(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file; remove it", path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+func flock(file *os.File) error {
+	for {
+		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
+func (l *passLock) unlock() { _ = l.file.Close() }
+
+// read returns the last result. It is empty if it is of another boot, from the future, or torn
+// because its writer was killed.
+func (l *passLock) read() (last result) {
+	text, err := io.ReadAll(io.NewSectionReader(l.file, 0, 64<<20))
+	if err == nil {
+		err = json.Unmarshal(text, &last)
+	}
+	if err != nil || last.BootID != l.boot || last.Begin > last.End || last.End > sinceBoot() {
+		return result{}
+	}
+	return last
+}
+
+// write replaces the result.
+func (l *passLock) write(now *result) error {
+	text, err := json.Marshal(now)
+	if err == nil {
+		err = l.file.Truncate(0)
+	}
+	if err == nil {
+		_, err = l.file.WriteAt(append(text, '\n'), 0)
+	}
+	if err != nil {
+		return fmt.Errorf("noting the result of a pass for other ADDs: %w", err)
+	}
+	return nil
+}
