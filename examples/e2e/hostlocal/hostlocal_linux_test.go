@@ -124,9 +124,6 @@ func TestAsHostLocal(t *testing.T) {
 							t.Errorf("host-local alone gives nothing that matches %s:\n%s", r.want, want)
 						}
 						got := run(t, root, filepath.Join(dir, v.plugin), stdin, r.steps)
-						for try := 0; try < 3 && slow.MatchString(strings.Join(got, "")); try++ {
-							got = run(t, root, filepath.Join(dir, v.plugin), stdin, r.steps)
-						}
 						if diff := cmp.Diff(want, withoutFindings(got)); diff != "" {
 							t.Errorf("%s\n(-host-local +plugin):\n%s", stdin, diff)
 						}
@@ -146,11 +143,10 @@ func TestAsHostLocal(t *testing.T) {
 // file beside the network's directory. Owner "a" is foreign, or in use while another row has an ADD of "a".
 var (
 	looked   = regexp.MustCompile(`no IP addresses available|duplicate allocation is not allowed|requested IP address \S+ is not available`)
-	findings = regexp.MustCompile(`    "details": "hostlocal-gc-ipam: (?:all \d+ reservations in .* are in use|a pass .* released 0 of|` +
-		`another ADD's answer|the address that container \S+ has is kept|given up after 3|\S+ is (?:in-use|young|foreign)).*",\n(    "msg": .*\n\})\n`)
+	findings = regexp.MustCompile(`    "details": "hostlocal-gc-ipam: (?:all \d+ reservations in .* are in use|a pass released 0 of|` +
+		`another ADD's answer|\S+ is (?:in-use|young|foreign)).*",\n(    "msg": .*\n\})\n`)
 	note = regexp.MustCompile(`(?m)^-rw------- \S+/networks/\.[^/ ]+\.gc .*\n`)
-	date = regexp.MustCompile(`(?m)^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d `)                            // of a line on stderr
-	slow = regexp.MustCompile(`hostlocal-gc-ipam: .*(deadline exceeded|source does not answer)`) // a busy machine: not all is seen
+	date = regexp.MustCompile(`(?m)^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d `) // of a line on stderr
 )
 
 func withoutFindings(results []string) []string {

@@ -89,55 +89,49 @@ func (a *ADD) find() (copied bool, err error) {
 	if err != nil {
 		return false, errors.New("finding this program: " + err.Error())
 	}
-	self := string(text[:n])
-	if end := len(self) - len(" (deleted)"); end > 0 && self[end:] == " (deleted)" { // an upgrade replaced it
-		self = self[:end]
-	}
-	var own syscall.Stat_t
-	if err := syscall.Stat("/proc/self/exe", &own); err != nil {
-		return false, errors.New("finding this program: " + err.Error())
-	}
+	self := string(text[:n]) // with " (deleted)" if an upgrade has replaced it; then that finds the mark
 	cniPath, _ := syscall.Getenv("CNI_PATH")
 	marked, copied := syscall.Getenv(mark)
-	seen := []syscall.Stat_t{own}
-	for _, path := range append(split(marked), self) {
-		var info syscall.Stat_t
-		if err := syscall.Stat(path, &info); err == nil {
-			if path != self && info.Dev == own.Dev && info.Ino == own.Ino || path == self && slices.Contains(split(marked), self) {
-				return false, errors.New("hostlocal-gc-ipam was executed as its own delegate: install the real host-local beside it as " + realName)
-			}
-			seen = append(seen, info)
+	seen := []syscall.Stat_t{stat(self)}
+	for _, path := range split(marked) {
+		if seen = append(seen, stat(path)); same(seen[0], seen[len(seen)-1]) {
+			return false, errors.New("hostlocal-gc-ipam was executed as its own delegate: install the real host-local beside it as " + realName)
 		}
 	}
 	a.env = slices.DeleteFunc(syscall.Environ(), func(v string) bool { return len(v) > len(mark) && v[:len(mark)+1] == mark+"=" })
-	if a.env = append(a.env, mark+"="+self); copied {
-		a.env[len(a.env)-1] += ":" + marked
-	}
-	dir := self[:lastSlash(self)]
+	a.env = append(a.env, mark+"="+self+":"+marked)
+	dirs := append(split(cniPath), self[:lastSlash(self)])
 	unfit := ""
 	for _, name := range []string{plainName, realName} {
-		for _, dir := range append(split(cniPath), dir) {
+		for _, dir := range dirs {
+			a.path = dir + "/" + name
 			if dir == "" {
-				dir = "."
+				a.path = "./" + name // never searched in PATH
 			}
-			a.path = dir + "/" + name // never searched in PATH
-			var info syscall.Stat_t
-			is := func(s syscall.Stat_t) bool { return s.Dev == info.Dev && s.Ino == info.Ino }
-			if syscall.Stat(a.path, &info) != nil || slices.ContainsFunc(seen, is) {
-				continue
-			}
-			if info.Mode&syscall.S_IFMT == syscall.S_IFREG && info.Mode&0o111 != 0 {
+			info := stat(a.path)
+			switch {
+			case info.Ino == 0, slices.ContainsFunc(seen, func(s syscall.Stat_t) bool { return same(s, info) }):
+			case info.Mode&syscall.S_IFMT == syscall.S_IFREG && info.Mode&0o111 != 0:
 				return copied, nil
+			default:
+				unfit += " and " + a.path
 			}
-			unfit += " and " + a.path
 		}
 	}
 	if unfit != "" {
 		return false, errors.New("hostlocal-gc-ipam found no host-local that can be executed: no executable file is" + unfit[len(" and"):])
 	}
-	return false, errors.New("hostlocal-gc-ipam found only itself, and no other host-local, in " + cniPath + ":" + dir +
+	return false, errors.New("hostlocal-gc-ipam found only itself, and no other host-local, in " + cniPath + ":" + dirs[len(dirs)-1] +
 		": install the real one there, as " + plainName + " or as " + realName)
 }
+
+// stat returns the status of a file. Its inode is zero if there is none.
+func stat(path string) (info syscall.Stat_t) {
+	_ = syscall.Stat(path, &info) // after an error it is zero
+	return info
+}
+
+func same(s, t syscall.Stat_t) bool { return s.Dev == t.Dev && s.Ino == t.Ino && s.Ino != 0 }
 
 // args returns host-local's argv. In k3s host-local is a link to a program that contains all
 // plugins, and runs the one of that name.
@@ -223,13 +217,11 @@ func writeAll(fd int, text []byte) error {
 
 // split returns the elements of a list of directories. An empty list has none.
 func split(list string) (all []string) {
-	for list != "" {
-		end := 0
-		for end < len(list) && list[end] != ':' {
-			end++
+	begin := 0
+	for i := range len(list) + 1 {
+		if list != "" && (i == len(list) || list[i] == ':') {
+			all, begin = append(all, list[begin:i]), i+1
 		}
-		all = append(all, list[:end])
-		list = list[min(end+1, len(list)):]
 	}
 	return all
 }
