@@ -48,13 +48,14 @@ type testNode struct {
 	*cnitest.Containers
 	log    *cnitest.Log // stderr of the plugins
 	plugin string       // the main plugin
-	gc     string       // "gc" in the configuration
+	subnet string
+	gc     string // "gc" in the configuration
 }
 
 func newTestNode(t testing.TB) *testNode {
 	t.Helper()
 	cnitest.RemoveLinkAtEnd(t, "br-test")
-	n := &testNode{t: t, dir: t.TempDir(), bin: bin, Containers: cnitest.NewContainers(t), log: new(cnitest.Log), plugin: "bridge"}
+	n := &testNode{t: t, dir: t.TempDir(), bin: bin, Containers: cnitest.NewContainers(t), log: new(cnitest.Log), plugin: "bridge", subnet: "10.9.0.0/24"}
 	n.gc = fmt.Sprintf(`{"nested":true,"cacheDirs":[%q]}`, n.cacheDir())
 	n.cni = cnitest.Runtime(n.bin, filepath.Dir(n.cacheDir()), n.log)
 	t.Cleanup(func() {
@@ -91,8 +92,8 @@ func (n *testNode) configOf(ipam string) string {
 
 func (n *testNode) inner(ipam string) string {
 	return fmt.Sprintf(`"type":%q,"bridge":"br-test","isGateway":true,"capabilities":{"ips":true,"portMappings":true},`+
-		`"ipam":{"type":%q,"dataDir":%q,"ranges":[[{"subnet":"10.9.0.0/24"}]],"gc":%s}`,
-		n.plugin, ipam, n.dataDir(), n.gc)
+		`"ipam":{"type":%q,"dataDir":%q,"ranges":[[{"subnet":%q}]],"gc":%s}`,
+		n.plugin, ipam, n.dataDir(), n.subnet, n.gc)
 }
 
 // list returns a runtime's configuration with the given IPAM plugin.
@@ -254,14 +255,8 @@ func (n *testNode) resultFile() string { return filepath.Join(n.dataDir(), "."+n
 func (n *testNode) result() (last result) {
 	n.t.Helper()
 	text, err := os.ReadFile(n.resultFile())
-	if os.IsNotExist(err) {
-		return last
-	}
 	if err == nil {
-		err = json.Unmarshal(text, &last)
-	}
-	if err != nil {
-		n.t.Error(err)
+		_ = json.Unmarshal(text, &last) // it may be half written
 	}
 	return last
 }

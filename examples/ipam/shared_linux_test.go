@@ -3,16 +3,20 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
 // concurrently executes an ADD for each of many containers at once. It returns the addresses of the
@@ -89,6 +93,154 @@ func TestHazard99ManyADDsOnLeaks(t *testing.T) {
 			t.Log(n.result(), n.said())
 			n.keeps(held)
 		})
+	}
+}
+
+// Many concurrent ADDs on a full network without a leak fail, and share their passes, which begin at
+// least passPause apart.
+func TestManyADDsWithoutALeak(t *testing.T) {
+	n := newTestNode(t)
+	for i := range addresses {
+		n.reserve(address(i), "no container ID", old) // malformed, and so kept for ever
+	}
+	held, errs, took := n.concurrently(40, "many", "hostlocal-gc-ipam")
+	if len(held) > 0 || len(n.reserved()) != addresses {
+		t.Errorf("%d ADDs succeeded, %d reservations are left", len(held), len(n.reserved()))
+	}
+	shared := 0
+	for _, err := range errs {
+		if !strings.Contains(err.Error(), noneLeft) || !strings.Contains(err.Error(), "malformed") {
+			t.Error(err)
+		}
+		if strings.Contains(err.Error(), "another ADD's answer") {
+			shared++
+		}
+	}
+	if passes := n.result().Passes; shared == 0 || passes > 1+int(took/passPause) {
+		t.Errorf("%d ADDs used the answer of another, %d passes in %v", shared, passes, took)
+	}
+}
+
+// lock takes the lock for passes, as another ADD does.
+func (n *testNode) lock() *passLock {
+	n.t.Helper()
+	lock, err := lockPasses(n.t.Context(), &config{network: network, dataDir: n.dataDir()})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return lock
+}
+
+// An ADD that waited for another's pass uses its result, depending on when the pass began and
+// ended.
+func TestUsesTheResultOfAnother(t *testing.T) {
+	const before, after = -time.Hour, time.Duration(0)
+	for _, row := range []struct {
+		reason     string
+		begin, end time.Duration // of the last pass, relative to a time after the failed try
+		released   int
+		boot       string
+		passes     int // passes of this ADD
+		want       string
+	}{
+		{"it began after this try, and released nothing", after, after, 0, "", 0, "another ADD's answer: nothing"},
+		{"it began before this try, and released nothing", before, after, 0, "", 1, "253 young"},
+		{"it ended before this try", before, before, 5, "", 1, "253 young"},
+		{"it released something, which is taken again", before, after, 5, "", 1, "253 young"},
+		{"it belongs to another boot", after, after, 0, "another", 1, "253 young"},
+		{"it is from the future", time.Hour, time.Hour, 0, "", 1, "253 young"},
+	} {
+		n := newTestNode(t)
+		n.fill(0)
+		lock := n.lock()
+		ended := make(chan outcome)
+		go func() { ended <- n.call(call{command: "ADD", id: "a"}) }()
+		cnitest.Until(n.t, "the plugin waits for the lock", func() bool { return awaited(t, lock.file) == 1 })
+		now := sinceBoot()
+		if err := lock.write(&result{BootID: lock.boot + row.boot, Begin: now + row.begin, End: now + row.end, Released: row.released, Text: "nothing"}); err != nil {
+			t.Fatal(err)
+		}
+		lock.unlock()
+		if got := <-ended; got.code == 0 || !strings.Contains(got.out, row.want) || n.result().Passes != row.passes {
+			t.Errorf("%s: %d passes: %s", row.reason, n.result().Passes, got.out)
+		}
+	}
+}
+
+// An ADD waits for another's pass until its own time is over. A lock file that was removed meanwhile
+// is ignored: others have made and locked a new one. A plugin whose parent has ended does not try
+// again: nobody would read the address.
+func TestWaits(t *testing.T) {
+	n := newTestNode(t)
+	n.fill(old)
+	removed := n.lock()
+	out := filepath.Join(n.dir, "out")
+	n.write(n.dir+"/conf", n.config(), 0)
+	orphan := n.command(call{command: "ADD", id: "orphan", program: "/bin/sh"})
+	orphan.Args = []string{"sh", "-c", fmt.Sprintf("%s/hostlocal-gc-ipam <%s >%s & wait", n.bin, n.dir+"/conf", out)}
+	if err := orphan.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cnitest.Until(t, "the plugin waits for the lock", func() bool { return awaited(t, removed.file) == 1 })
+	if err := errors.Join(orphan.Process.Kill(), os.Remove(removed.file.Name())); err != nil {
+		t.Fatal(err)
+	}
+	_ = orphan.Wait() // killed
+	current := n.lock()
+	removed.unlock()
+	cnitest.Until(t, "the plugin waits for the new lock", func() bool { return awaited(t, current.file) == 1 })
+	long := n.gc
+	n.gc = strings.Replace(n.gc, "{", `{"timeout":"1s",`, 1)
+	if got := n.call(call{command: "ADD", id: "late"}); got.code == 0 || !strings.Contains(got.out, "waiting for another ADD's pass") {
+		t.Errorf("code %d: %s", got.code, got.out)
+	}
+	n.gc = long
+	current.unlock()
+	var said []byte
+	cnitest.Until(t, "the orphan has said something", func() bool { said, _ = os.ReadFile(out); return len(said) > 0 })
+	if left := n.reserved(); !strings.Contains(string(said), "the plugin that asked for an address has ended") || len(left) > 0 {
+		t.Errorf("it said %s; reserved: %v", said, left)
+	}
+}
+
+// A network recovers even if there is no room for the lock's file: the releases make room.
+func TestNoRoomForTheLock(t *testing.T) {
+	n := newTestNode(t)
+	mustMkdir(t, n.dataDir())
+	// The root, the network's directory, host-local's lock and its note of the last address.
+	if err := syscall.Mount("small", n.dataDir(), "tmpfs", 0, fmt.Sprintf("nr_inodes=%d", addresses+4)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Unmount(n.dataDir(), syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, name := range []string{"lock", "last_reserved_ip.0"} {
+		n.write(filepath.Join(n.dataDir(), network, name), "", 0)
+	}
+	n.fill(old)
+	if err := os.WriteFile(filepath.Join(n.dataDir(), "more"), nil, 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the test is of no use: %v", err)
+	}
+	if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {
+		t.Error(got.out)
+	}
+}
+
+// A whole /16 of leaks heals, beside ADDs of other containers.
+func TestWholeSixteen(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes minutes; the nightly run has it")
+	}
+	n := newTestNode(t)
+	n.subnet = "10.9.0.0/16"
+	for i := range 1<<16 - 3 {
+		n.reserve(fmt.Sprintf("10.9.%d.%d", (i+2)>>8, (i+2)&255), fmt.Sprintf("gone%d", i), old)
+	}
+	held, errs, took := n.concurrently(8, "many", "hostlocal-gc-ipam")
+	if len(held) != 8 || len(n.reserved()) > 8 {
+		t.Errorf("in %v %d ADDs succeeded, %d reservations are left: %v", took, len(held), len(n.reserved()), errs)
 	}
 }
 
