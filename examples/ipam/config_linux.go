@@ -59,26 +59,6 @@ func (d *duration) UnmarshalText(text []byte) (err error) {
 // settingsFile is the name of the file beside this program.
 const settingsFile = "hostlocal-gc-ipam.json"
 
-// readSettings reads the settings file. Without a file they are empty.
-func readSettings() (s settings, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return s, err
-	}
-	path := filepath.Join(filepath.Dir(self), settingsFile)
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return s, nil
-	}
-	if err == nil {
-		err = decodeSettings(text, &s)
-	}
-	if err != nil {
-		return s, fmt.Errorf("reading the settings in %s: %w", path, err)
-	}
-	return s, nil
-}
-
 // decodeSettings refuses unknown keys: a cache directory that is not read could cost a container
 // its address.
 func decodeSettings(text []byte, s *settings) error {
@@ -118,30 +98,32 @@ func parseConfig(text []byte) (*config, error) {
 	if err := json.Unmarshal(text, &whole); err != nil {
 		return nil, fmt.Errorf("reading the network configuration: %w", err)
 	}
-	own, err := readSettings()
+	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	if whole.IPAM.GC != nil {
-		var inConf settings
-		if err := decodeSettings(whole.IPAM.GC, &inConf); err != nil {
-			return nil, fmt.Errorf(`reading "gc" in the "ipam" of network %s: %w`, whole.Name, err)
+	path := filepath.Join(filepath.Dir(self), settingsFile)
+	file, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	own, dirs := settings{Timeout: duration{defaultTimeout}}, slices.Clone(knownCacheDirs)
+	for _, from := range []struct {
+		name string
+		text []byte
+	}{{path, file}, {`"gc" in the "ipam" of network ` + whole.Name, whole.IPAM.GC}} {
+		if own.CacheDirs = nil; len(from.text) > 0 {
+			if err := decodeSettings(from.text, &own); err != nil {
+				return nil, fmt.Errorf("reading the settings in %s: %w", from.name, err)
+			}
 		}
-		own.Nested = own.Nested || inConf.Nested
-		own.Timeout.Duration = cmp.Or(inConf.Timeout.Duration, own.Timeout.Duration)
-		own.CacheDirs = append(own.CacheDirs, inConf.CacheDirs...)
+		dirs = append(dirs, own.CacheDirs...)
 	}
 	if !hostlocal.ValidName(whole.Name) {
 		return nil, fmt.Errorf("reading the network configuration: %q is not the name of a CNI network", whole.Name)
 	}
-	c := &config{
-		network: whole.Name, plugin: whole.Type, dataDir: cmp.Or(whole.IPAM.DataDir, hostlocal.DefaultDataDir), nested: own.Nested,
-		timeout: cmp.Or(own.Timeout.Duration, defaultTimeout), cacheDirs: slices.Clone(knownCacheDirs),
-	}
-	for _, dir := range own.CacheDirs {
-		if !slices.Contains(c.cacheDirs, dir) {
-			c.cacheDirs = append(c.cacheDirs, dir)
-		}
-	}
-	return c, nil
+	return &config{
+		network: whole.Name, plugin: whole.Type, dataDir: cmp.Or(whole.IPAM.DataDir, hostlocal.DefaultDataDir),
+		cacheDirs: dirs, nested: own.Nested, timeout: own.Timeout.Duration,
+	}, nil
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -150,53 +152,41 @@ func mountedByRuntime(netNS string) bool {
 // and its ancestors with the same interface. It is empty if there is none.
 func otherProcess(of attachment) (string, error) {
 	own := ancestors()
-	processes, err := os.ReadDir("/proc")
+	processes, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		return "", err
 	}
-	for _, p := range processes {
-		pid, err := strconv.Atoi(p.Name())
-		if err != nil {
-			continue
-		}
-		env, err := readEnviron("/proc/" + p.Name() + "/environ")
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) { // it has ended
+	for _, path := range processes {
+		// A program gets at most 6 MiB at its start (execve(2)), but a process may show any of its memory
+		// instead (prctl(2), PR_SET_MM_MAP). No plugin does.
+		file, err := os.Open(path)
+		text, readErr := io.ReadAll(io.LimitReader(file, 8<<20))
+		_ = file.Close()                                                                                 // only read, or nil
+		if err = cmp.Or(err, readErr); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) { // it has ended
 			continue
 		}
 		if err != nil {
 			return "", fmt.Errorf("looking for other plugins that serve container %s: %w; this needs CAP_SYS_PTRACE over the node", of.ContainerID, err)
 		}
+		env := slices.Concat([]byte{0}, text)
 		has := func(v string) bool { return bytes.Contains(env, []byte("\x00"+v+"\x00")) }
-		if has("CNI_CONTAINERID="+of.ContainerID) && !(slices.Contains(own, pid) && has("CNI_IFNAME="+of.IfName)) {
-			return fmt.Sprintf("process %d serves it", pid), nil
+		if pid := strings.Split(path, "/")[2]; has("CNI_CONTAINERID="+of.ContainerID) && !(slices.Contains(own, pid) && has("CNI_IFNAME="+of.IfName)) {
+			return "process " + pid + " serves it", nil
 		}
 	}
 	return "", nil
 }
 
-// readEnviron reads an environment, with a zero before and after each variable. A program gets at
-// most 6 MiB at its start (execve(2)), but a process may show any of its memory instead (prctl(2),
-// PR_SET_MM_MAP). No plugin does.
-func readEnviron(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }() // only read
-	text, err := io.ReadAll(io.LimitReader(file, 8<<20))
-	return slices.Concat([]byte{0}, text, []byte{0}), err
-}
-
 // ancestors returns this process and its ancestors. The parent follows the state, after the name,
 // which is in brackets and may contain anything (proc(5), /proc/<pid>/stat).
-func ancestors() (all []int) {
-	for pid := os.Getpid(); pid > 0 && !slices.Contains(all, pid); {
+func ancestors() (all []string) {
+	for pid := strconv.Itoa(os.Getpid()); pid != "" && !slices.Contains(all, pid); {
 		all = append(all, pid)
-		text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		var state string
-		var parent int
-		_, _ = fmt.Sscan(string(text[bytes.LastIndexByte(text, ')')+1:]), &state, &parent) // zero if it has ended
-		pid = parent
+		text, _ := os.ReadFile("/proc/" + pid + "/stat")
+		pid = "" // if it has ended
+		if fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])); len(fields) > 1 {
+			pid = fields[1]
+		}
 	}
 	return all
 }

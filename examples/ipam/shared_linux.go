@@ -62,7 +62,7 @@ func (r *request) sharedPass(ctx context.Context, ip netip.Addr) (again bool, er
 	}
 	now := result{lock.boot, last.Passes + 1, begin, sinceBoot(), time.Now(), p.released, p.text}
 	if err := lock.write(&now); err != nil {
-		r.logf("network %s: %v", r.conf.network, err)
+		r.logf("noting the result of a pass over network %s for other ADDs: %v", r.conf.network, err)
 	}
 	if p.released > 0 {
 		r.logf("%s, in %v", p.text, (now.End - now.Begin).Round(time.Millisecond))
@@ -108,7 +108,7 @@ func lockPasses(ctx context.Context, conf *config) (*passLock, error) {
 			return nil, fmt.Errorf("opening the lock under which network %s is searched for leaks: %w", conf.network, err)
 		}
 		locked := make(chan error, 1)
-		go func() { locked <- flock(file) }()
+		go func() { locked <- syscall.Flock(int(file.Fd()), syscall.LOCK_EX) }()
 		select {
 		case err = <-locked:
 		case <-ctx.Done(): // the waiting thread ends with this process, and does nothing under the lock
@@ -143,14 +143,6 @@ func openLock(path string) (*os.File, error) {
 	return file, nil
 }
 
-func flock(file *os.File) error {
-	for {
-		if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
-			return err
-		}
-	}
-}
-
 func (l *passLock) unlock() { _ = l.file.Close() }
 
 // read returns the last result. It is empty if it is of another boot, from the future, or torn
@@ -169,14 +161,8 @@ func (l *passLock) read() (last result) {
 // write replaces the result.
 func (l *passLock) write(now *result) error {
 	text, err := json.Marshal(now)
-	if err == nil {
-		err = l.file.Truncate(0)
-	}
-	if err == nil {
+	if err = errors.Join(err, l.file.Truncate(0)); err == nil {
 		_, err = l.file.WriteAt(append(text, '\n'), 0)
 	}
-	if err != nil {
-		return fmt.Errorf("noting the result of a pass for other ADDs: %w", err)
-	}
-	return nil
+	return err
 }
