@@ -70,41 +70,29 @@ func (r *request) pass() (p pass, err error) {
 	return p, err
 }
 
-// passForOne makes a pass for an address that this container has already, any if ip is not valid.
-// No other ADD waits for it.
-func (r *request) passForOne(ip netip.Addr) (again bool, err error) {
-	p, err := r.pass()
-	if err != nil {
-		return false, fmt.Errorf("finding out whether container %s still uses its earlier address: %w", r.own.ContainerID, err)
-	}
-	return r.answer(&p, ip), nil
-}
-
-// answer reports whether another try is worthwhile after a pass. If not, it says why: for each
-// reservation of the requested address or of this container, or else in general.
-func (r *request) answer(p *pass, ip netip.Addr) (again bool) {
-	again = ip.IsValid() || p.released > 0
-	told := false
+// answer reports whether another try is worthwhile after a pass. If not, it says why: for the
+// requested address, or for each reservation that this container has.
+func (r *request) answer(p *pass, why failure, ip netip.Addr) (again bool) {
+	var kept []string
 	for i := range p.entries {
 		e := &p.entries[i]
-		if e.IP != ip && (ip.IsValid() || e.ContainerID != r.own.ContainerID) {
+		if why == taken && e.IP != ip || why == duplicate && e.ContainerID != r.own.ContainerID {
 			continue
 		}
 		if e.Verdict == gc.Released || e.Verdict == gc.Gone {
-			again = true
-			continue
+			return true
 		}
 		holder := "container " + e.ContainerID
 		if e.Pod != nil {
 			holder += ", seen as " + e.Pod.String()
 		}
-		r.said = append(r.said, fmt.Sprintf("%v is %s: %s (%s)", e.IP, e.Verdict, e.Reason.Text(), holder))
-		told, again = true, again && !ip.IsValid()
+		kept = append(kept, fmt.Sprintf("%v is %s: %s (%s)", e.IP, e.Verdict, e.Reason.Text(), holder))
 	}
-	if !again && !told {
-		r.said = append(r.said, p.text)
+	if why == exhausted {
+		kept = []string{p.text}
 	}
-	return again
+	r.said = append(r.said, kept...)
+	return len(kept) == 0 // another process has removed it
 }
 
 // describe summarizes a pass in one sentence.

@@ -120,13 +120,12 @@ func (r *request) removeCause(why failure, ip netip.Addr) (again bool, err error
 	if err != nil {
 		return false, err
 	}
-	mine := func(res hostlocal.Reservation) bool { // it is this container's, or there is none
-		return why == duplicate || res.IP == ip && res.ContainerID == r.own.ContainerID
+	mine := func(res hostlocal.Reservation) bool { return res.IP == ip && res.ContainerID == r.own.ContainerID }
+	if why == exhausted || why == taken && !slices.ContainsFunc(list.Reservations, mine) {
+		return r.sharedPass(ctx, why, ip)
 	}
-	if why == duplicate || slices.ContainsFunc(list.Reservations, mine) {
-		return r.passForOne(ip)
-	}
-	return r.sharedPass(ctx, ip)
+	p, err := r.pass() // for this container alone, so no other ADD waits for it
+	return err == nil && r.answer(&p, duplicate, ip), err
 }
 
 // hasNoReader reports whether a file is a pipe without readers. It detects an orphan even if the

@@ -38,7 +38,7 @@ const passPause = 2 * time.Second
 // sharedPass makes a pass, or uses the result of another ADD's. A pass that released something after
 // the failed try began justifies another try. A pass that began after it answers for this ADD, too,
 // if that wants any address. So concurrent ADDs that fail share one pass.
-func (r *request) sharedPass(ctx context.Context, ip netip.Addr) (again bool, err error) {
+func (r *request) sharedPass(ctx context.Context, why failure, ip netip.Addr) (again bool, err error) {
 	lock, err := lockPasses(ctx, r.conf)
 	if err != nil {
 		return false, err
@@ -48,7 +48,7 @@ func (r *request) sharedPass(ctx context.Context, ip netip.Addr) (again bool, er
 	switch began := time.Duration(r.add.Began); {
 	case last.Released > 0 && last.End >= began:
 		return true, nil
-	case last.End > 0 && last.Begin >= began && !ip.IsValid():
+	case last.End > 0 && last.Begin >= began && why == exhausted:
 		r.said = append(r.said, "another ADD's answer: "+last.Text)
 		return false, nil
 	}
@@ -68,7 +68,7 @@ func (r *request) sharedPass(ctx context.Context, ip netip.Addr) (again bool, er
 		r.logf("%s, in %v", p.text, (now.End - now.Begin).Round(time.Millisecond))
 		return true, nil
 	}
-	return r.answer(&p, ip), err
+	return err == nil && r.answer(&p, why, ip), err
 }
 
 func sinceBoot() time.Duration { return time.Duration(front.SinceBoot()) }
