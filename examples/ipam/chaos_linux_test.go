@@ -213,12 +213,12 @@ func (c *chaos) agent(*rand.Rand) {
 		c.t.Error(err)
 		return
 	}
-	node, err := newNode(conf)
+	source, err := newSource(conf)
 	if err != nil {
 		c.t.Error(err)
 		return
 	}
-	rec, err := gc.New(hostlocal.New(c.dataDir()), []string{network}, node.source, gc.Options{MinAge: time.Minute})
+	rec, err := gc.New(hostlocal.New(c.dataDir()), []string{network}, source, gc.Options{MinAge: time.Minute})
 	if err == nil {
 		_, _ = rec.Reconcile(context.Background()) // a source may miss something that changes
 	}

@@ -64,11 +64,8 @@ const settingsFile = "hostlocal-gc-ipam.json"
 func decodeSettings(text []byte, s *settings) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	var wrong *json.UnmarshalTypeError
-	if err := d.Decode(s); errors.As(err, &wrong) && wrong.Field == "" {
-		return fmt.Errorf(`it is of the type %s; it must be an object with "cacheDirs", "nested" and "timeout"`, wrong.Value)
-	} else if err != nil {
-		return fmt.Errorf(`%w; it may have "cacheDirs", "nested" and "timeout"`, err)
+	if err := d.Decode(s); err != nil {
+		return fmt.Errorf(`%w; it must be an object, which may have "cacheDirs", "nested" and "timeout"`, err)
 	}
 	return nil
 }
@@ -88,12 +85,11 @@ func (c *config) addresses() bool { return slices.Contains(addressing, c.plugin)
 // parseConfig reads a configuration that host-local has accepted, and the settings.
 func parseConfig(text []byte) (*config, error) {
 	var whole struct {
-		Name string `json:"name"`
-		Type string `json:"type"`
-		IPAM struct {
-			DataDir string          `json:"dataDir"`
-			GC      json.RawMessage `json:"gc"`
-		} `json:"ipam"`
+		Name, Type string
+		IPAM       struct {
+			DataDir string
+			GC      json.RawMessage
+		}
 	}
 	if err := json.Unmarshal(text, &whole); err != nil {
 		return nil, fmt.Errorf("reading the network configuration: %w", err)

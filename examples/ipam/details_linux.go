@@ -54,11 +54,9 @@ func (r *request) explain(err error) string {
 	switch {
 	case !errors.Is(err, fs.ErrPermission) && !strings.Contains(err.Error(), "process 1"):
 		return err.Error()
-	case os.Geteuid() != 0 || inUserNamespace():
-		return fmt.Sprintf("rootless networks are not supported: the node's processes and namespaces can't be seen, so nothing is released (%v)", err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Sprintf("this plugin can't inspect all processes of the node, so nothing is released: it needs all capabilities of process 1, "+
-			"and SELinux or AppArmor may deny access (%v)", err)
+			"rootless networks are not supported, and SELinux or AppArmor may deny access (%v)", err)
 	case !r.conf.nested:
 		return fmt.Sprintf("process 1, as this plugin sees it, is not the machine's, so the node's processes may not be seen, and nothing is released: "+
 			`where the node is itself a container, set "nested" in "gc" of "ipam" or in %s beside the plugin; `+
@@ -67,12 +65,4 @@ func (r *request) explain(err error) string {
 	return fmt.Sprintf(`nothing shows that process 1, as this plugin sees it, is the node's, in spite of "nested", so nothing is released: `+
 		"the runtime has not mounted CNI_NETNS (%s) there, and no process is in a container. "+
 		"Give the program that executes the plugin the node's PID namespace", os.Getenv("CNI_NETNS"))
-}
-
-// inUserNamespace reports whether this process's user IDs are not the machine's
-// (user_namespaces(7)).
-func inUserNamespace() bool {
-	text, err := os.ReadFile("/proc/self/uid_map")
-	fields := strings.Fields(string(text))
-	return err == nil && (len(fields) != 3 || fields[0] != "0" || fields[1] != "0" || fields[2] != "4294967295")
 }

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
@@ -284,35 +282,6 @@ func readmeText(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// A read-only data directory gives host-local's error, also if only the lock's file can't be
-// created.
-func TestReadOnlyDataDir(t *testing.T) {
-	n := newTestNode(t)
-	n.fill(old)
-	n.write(filepath.Join(n.dataDir(), network, "lock"), "", 0)
-	dir := n.dataDir()
-	if err := errors.Join(syscall.Mount(dir, dir, "", syscall.MS_BIND, ""),
-		syscall.Mount("", dir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	}()
-	before := modes(t, n.dir)
-	c := call{command: "ADD", id: "a"}
-	got := n.call(c)
-	c.program = filepath.Join(bin, "host-local")
-	want := n.call(c)
-	if errorMessage([]byte(got.out)) != errorMessage([]byte(want.out)) || got.code != want.code || got.code == 0 {
-		t.Errorf("code %d and %s\nwant %d and %s", got.code, got.out, want.code, want.out)
-	}
-	if diff := cmp.Diff(before, modes(t, n.dir)); diff != "" {
-		t.Errorf("files changed:\n%s", diff)
-	}
 }
 
 // BenchmarkADD compares a successful ADD with one of host-local alone, in pairs of consecutive ones,

@@ -83,10 +83,10 @@ func (r *request) mappedPorts(e *gc.Entry) string {
 		var record struct {
 			CapabilityArgs struct {
 				PortMappings []struct {
-					HostPort int    `json:"hostPort"`
-					Protocol string `json:"protocol"`
-				} `json:"portMappings"`
-			} `json:"capabilityArgs"`
+					HostPort int
+					Protocol string
+				}
+			}
 		}
 		text, err := os.ReadFile(path)
 		if err != nil || json.Unmarshal(text, &record) != nil {

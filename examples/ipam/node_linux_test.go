@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -316,25 +315,4 @@ func copyFile(t testing.TB, from, to string, more ...byte) {
 	if err := os.WriteFile(to, append(content, more...), 0o755); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// modes returns the files of a directory with mode and content, to check that nothing in it
-// changed.
-func modes(t testing.TB, dir string) (all []string) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() {
-			content, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			path += " " + string(content)
-		}
-		all = append(all, path)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
 }

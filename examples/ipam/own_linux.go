@@ -21,27 +21,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
 )
 
-type attachment = podsource.Attachment
-
 // ownADD returns the attachment of this process's ADD.
-func ownADD(network string) attachment {
-	return attachment{Network: network, ContainerID: os.Getenv("CNI_CONTAINERID"), IfName: os.Getenv("CNI_IFNAME")}
+func ownADD(network string) podsource.Attachment {
+	return podsource.Attachment{Network: network, ContainerID: os.Getenv("CNI_CONTAINERID"), IfName: os.Getenv("CNI_IFNAME")}
 }
 
 // A kernel is what the kernel knows, as this ADD sees it.
 type kernel struct {
 	*netns.Source
-	own   attachment
+	own   podsource.Attachment
 	shows bool // the namespace of a container shows its addresses
 }
 
-func newNode(conf *config) (*node, error) {
+// newSource returns the sources of a pass: the kernel and libcni's caches.
+func newSource(conf *config) (podsource.Source, error) {
 	opts := netns.Options{Nested: conf.nested, StartedByRuntime: mountedByRuntime(os.Getenv("CNI_NETNS"))}
 	if conf.addresses() {
 		opts.Networks = []string{conf.network}
@@ -55,7 +53,7 @@ func newNode(conf *config) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &node{hostlocal.New(conf.dataDir), podsource.Union(k, cache)}, nil
+	return podsource.Union(k, cache), nil
 }
 
 // Pods returns what the kernel knows, without this ADD, and with any other process that serves its
@@ -150,7 +148,7 @@ func mountedByRuntime(netNS string) bool {
 
 // otherProcess describes a process that serves the container of this ADD. It ignores this process
 // and its ancestors with the same interface. It is empty if there is none.
-func otherProcess(of attachment) (string, error) {
+func otherProcess(of podsource.Attachment) (string, error) {
 	own := ancestors()
 	processes, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {

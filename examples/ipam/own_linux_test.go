@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -203,11 +204,12 @@ func TestHazard72KeepsItsOwnBetweenPlugins(t *testing.T) {
 	if r.conf, err = parseConfig([]byte(n.config())); err != nil {
 		t.Fatal(err)
 	}
-	if r.node, err = newNode(r.conf); err != nil {
+	r.store = hostlocal.New(r.conf.dataDir)
+	if r.source, err = newSource(r.conf); err != nil {
 		t.Fatal(err)
 	}
-	all, looks := r.node.source, 0
-	r.node.source = podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+	all, looks := r.source, 0
+	r.source = podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
 		if looks++; looks == 2 { // the next plugin has started
 			n.process("CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
 		}

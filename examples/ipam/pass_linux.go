@@ -6,16 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -39,9 +36,9 @@ type pass struct {
 
 // pass makes a pass. Its time does not end with that of this ADD: others wait for it.
 func (r *request) pass() (p pass, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), r.conf.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), r.conf.timeout+time.Second) // a second to say what did not answer
 	defer cancel()
-	rec, err := gc.New(r.node.store, []string{r.conf.network}, r.node.source, gc.Options{
+	rec, err := gc.New(r.store, []string{r.conf.network}, r.source, gc.Options{
 		MinAge: minAge, SourceTimeout: r.conf.timeout, OwnADD: r.own,
 		// What outlives this process, such as when a reservation without a usable timestamp was first
 		// seen: beside the networks' directories, where host-local never looks.
@@ -121,11 +118,6 @@ func (r *request) describe(p *pass, report *gc.Report) string {
 	if !report.NextCheck.IsZero() {
 		text += "; more may be free at " + report.NextCheck.Format("15:04:05")
 	}
-	for _, dir := range r.conf.cacheDirs[len(knownCacheDirs):] { // those of the settings
-		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			text += fmt.Sprintf("; the cache directory %s does not exist", dir)
-		}
-	}
 	if report.Memory != "" {
 		text += "; " + report.Memory
 	}
@@ -133,10 +125,4 @@ func (r *request) describe(p *pass, report *gc.Report) string {
 		text += "; " + report.Err.Error()
 	}
 	return text
-}
-
-// A node is the sources of this process and the store in which it releases.
-type node struct {
-	store  *hostlocal.Store
-	source podsource.Source
 }

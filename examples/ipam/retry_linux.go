@@ -12,10 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/hostlocal-gc/hostlocal-gc/examples/ipam/internal/front"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // run prints the result of a command that host-local could not execute, or of an ADD that failed.
@@ -42,26 +41,30 @@ func run() int {
 func retry(add *front.ADD) {
 	r := &request{began: time.Now(), add: add}
 	defer r.flushLog()
-	err := r.prepare()
+	var err error
+	if r.conf, err = parseConfig(add.Stdin); err == nil {
+		r.own, r.store = ownADD(r.conf.network), hostlocal.New(r.conf.dataDir)
+		r.source, err = newSource(r.conf)
+	}
 	for err == nil {
 		why, ip := failureIn(add)
 		if why == other {
 			break
 		}
 		var again bool
-		again, err = r.inTime(func() (bool, error) { return r.removeCause(why, ip) })
-		switch {
-		case err != nil || !again:
-		case time.Since(r.began) > r.conf.timeout:
-			err = fmt.Errorf("the time of this ADD, %v, is over", r.conf.timeout)
-		case os.Getppid() != add.Parent || hasNoReader(os.Stdout):
-			// Nobody reads an orphan's result, so its reservation would be a new leak.
-			add.Out, again = errorOf("the plugin that asked for an address has ended, so none was reserved"), false
-		default:
-			err = add.Try()
-			continue
+		if again, err = r.removeCause(why, ip); err != nil || !again {
+			break
 		}
-		break
+		if time.Since(r.began) > r.conf.timeout {
+			err = fmt.Errorf("the time of this ADD, %v, is over", r.conf.timeout)
+			break
+		}
+		if os.Getppid() != add.Parent {
+			// Nobody reads an orphan's result, so its reservation would be a new leak.
+			add.Out = errorOf("the plugin that asked for an address has ended, so none was reserved")
+			break
+		}
+		err = add.Try()
 	}
 	if err != nil {
 		r.said = append(r.said, r.explain(err))
@@ -73,42 +76,14 @@ func retry(add *front.ADD) {
 
 // A request is an ADD that failed.
 type request struct {
-	add   *front.ADD
-	began time.Time
-	own   attachment
-	conf  *config
-	node  *node
-	said  []string // for the details of the error
-	lines []string // of the log
-}
-
-func (r *request) prepare() (err error) {
-	if r.conf, err = parseConfig(r.add.Stdin); err == nil {
-		r.own = ownADD(r.conf.network)
-		r.node, err = newNode(r.conf)
-	}
-	return err
-}
-
-// endTime is the time that pending work has to end after its time was over. What has not ended then
-// hangs, such as a read in a file system that does not answer.
-const endTime = time.Second
-
-// inTime calls do, and returns an error if that hangs. A pass may begin at the end of this ADD's
-// time, and has as much time again, for all that wait for it. The process then ends, which is safe
-// at any point.
-func (r *request) inTime(do func() (bool, error)) (again bool, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		again, err = do()
-	}()
-	select {
-	case <-done:
-		return again, err
-	case <-time.After(2*r.conf.timeout - time.Since(r.began) + endTime):
-		return false, fmt.Errorf("looking for leaks has not ended %v after its time was over: does a file system hang?", endTime)
-	}
+	add    *front.ADD
+	began  time.Time
+	own    podsource.Attachment
+	conf   *config
+	store  *hostlocal.Store
+	source podsource.Source
+	said   []string // for the details of the error
+	lines  []string // of the log
 }
 
 // removeCause removes the cause of a failure if it can, and reports whether another try is
@@ -116,7 +91,7 @@ func (r *request) inTime(do func() (bool, error)) (again bool, err error) {
 func (r *request) removeCause(why failure, ip netip.Addr) (again bool, err error) {
 	ctx, cancel := context.WithDeadline(context.Background(), r.began.Add(r.conf.timeout))
 	defer cancel()
-	list, err := r.node.store.List(ctx)
+	list, err := r.store.List(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -126,14 +101,6 @@ func (r *request) removeCause(why failure, ip netip.Addr) (again bool, err error
 	}
 	p, err := r.pass() // for this container alone, so no other ADD waits for it
 	return err == nil && r.answer(&p, duplicate, ip), err
-}
-
-// hasNoReader reports whether a file is a pipe without readers. It detects an orphan even if the
-// parent ended before this process read its ID.
-func hasNoReader(file *os.File) bool {
-	pipe := []unix.PollFd{{Fd: int32(file.Fd())}}
-	_, err := unix.Poll(pipe, 0)
-	return err == nil && pipe[0].Revents&unix.POLLERR != 0
 }
 
 // A failure is the reason why host-local failed.

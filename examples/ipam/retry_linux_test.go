@@ -75,7 +75,7 @@ func TestFullNetwork(t *testing.T) {
 		{"a directory that the settings name is not there", func(n *testNode) {
 			n.gc = `{"nested":true,"cacheDirs":["/nowhere/results"]}`
 			n.fill(0)
-		}, "the cache directory /nowhere/results does not exist"},
+		}, "the directory /nowhere/results does not exist"},
 		{"a key that nobody knows", conf(`{"nested":true,"cacheDir":"/x"}`), `unknown field \"cacheDir\"`},
 		{"not of that type", conf(`{"cacheDirs":"/x"}`), "cacheDirs"},
 		{"no object", conf(`true`), `it must be an object`},
@@ -85,7 +85,21 @@ func TestFullNetwork(t *testing.T) {
 		{"a process 1 that is not the machine's", conf(`{}`), `set \"nested\" in \"gc\"`},
 		{"... which the settings beside the plugin say", file(`{"nested": true}`), ""},
 		{"an unknown key in these", file(`{"nested": true, "cacheDir": "/x"}`), `unknown field \"cacheDir\"`},
-		{"no object in these", file(`[]`), "it is of the type array"},
+		{"no object in these", file(`[]`), "it must be an object"},
+		{"a read-only data directory", func(n *testNode) {
+			n.fill(old)
+			n.write(filepath.Join(n.dataDir(), network, "lock"), "", 0)
+			dir := n.dataDir()
+			if err := errors.Join(syscall.Mount(dir, dir, "", syscall.MS_BIND, ""),
+				syscall.Mount("", dir, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY, "")); err != nil {
+				n.t.Fatal(err)
+			}
+			n.t.Cleanup(func() {
+				if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+					n.t.Error(err)
+				}
+			})
+		}, "read-only file system"},
 		{"the lock is a link", func(n *testNode) {
 			n.fill(old)
 			if err := os.Symlink("/run/elsewhere", n.resultFile()); err != nil {
@@ -102,7 +116,7 @@ func TestFullNetwork(t *testing.T) {
 		{"a cache that does not answer", func(n *testNode) {
 			n.fill(old)
 			n.gc = fmt.Sprintf(`{"nested":true,"timeout":"1s","cacheDirs":[%q]}`, hanging(n.t))
-		}, "hang"},
+		}, "the pod source does not answer within 1s"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n := newTestNode(t)

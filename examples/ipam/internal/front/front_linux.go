@@ -11,6 +11,7 @@ package front
 import (
 	"errors"
 	"slices"
+	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -93,14 +94,17 @@ func (a *ADD) find() (copied bool, err error) {
 	cniPath, _ := syscall.Getenv("CNI_PATH")
 	marked, copied := syscall.Getenv(mark)
 	seen := []syscall.Stat_t{stat(self)}
-	for _, path := range split(marked) {
+	for _, path := range strings.Split(marked, ":") {
 		if seen = append(seen, stat(path)); same(seen[0], seen[len(seen)-1]) {
 			return false, errors.New("hostlocal-gc-ipam was executed as its own delegate: install the real host-local beside it as " + realName)
 		}
 	}
-	a.env = slices.DeleteFunc(syscall.Environ(), func(v string) bool { return len(v) > len(mark) && v[:len(mark)+1] == mark+"=" })
+	a.env = slices.DeleteFunc(syscall.Environ(), func(v string) bool { return strings.HasPrefix(v, mark+"=") })
 	a.env = append(a.env, mark+"="+self+":"+marked)
-	dirs := append(split(cniPath), self[:lastSlash(self)])
+	dirs := []string{self[:strings.LastIndexByte(self, '/')]}
+	if cniPath != "" {
+		dirs = append(strings.Split(cniPath, ":"), dirs...)
+	}
 	unfit := ""
 	for _, name := range []string{plainName, realName} {
 		for _, dir := range dirs {
@@ -135,7 +139,9 @@ func same(s, t syscall.Stat_t) bool { return s.Dev == t.Dev && s.Ino == t.Ino &&
 
 // args returns host-local's argv. In k3s host-local is a link to a program that contains all
 // plugins, and runs the one of that name.
-func (a *ADD) args() []string { return []string{a.path[:lastSlash(a.path)] + "/" + plainName} }
+func (a *ADD) args() []string {
+	return []string{a.path[:strings.LastIndexByte(a.path, '/')+1] + plainName}
+}
 
 func (a *ADD) failed(err error) error { return errors.New("executing " + a.path + ": " + err.Error()) }
 
@@ -213,23 +219,4 @@ func writeAll(fd int, text []byte) error {
 		text = text[max(n, 0):]
 	}
 	return nil
-}
-
-// split returns the elements of a list of directories. An empty list has none.
-func split(list string) (all []string) {
-	begin := 0
-	for i := range len(list) + 1 {
-		if list != "" && (i == len(list) || list[i] == ':') {
-			all, begin = append(all, list[begin:i]), i+1
-		}
-	}
-	return all
-}
-
-func lastSlash(path string) int {
-	i := len(path) - 1
-	for i > 0 && path[i] != '/' {
-		i--
-	}
-	return max(i, 0)
 }
