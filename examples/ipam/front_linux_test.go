@@ -48,6 +48,19 @@ func TestPassesOn(t *testing.T) {
 	}
 }
 
+// A successful ADD initializes nothing that only retries need.
+func TestLoadsNothingElse(t *testing.T) {
+	n := newTestNode(t)
+	n.installIn(t.TempDir(), "hostlocal-gc-ipam")
+	mustWrite(t, n.bin+"/host-local", "#!/bin/sh\n")
+	got := n.call(call{command: "ADD", id: "a", env: []string{"GODEBUG=inittrace=1"}})
+	for _, late := range []string{"encoding/json", "net", "regexp", "golang.org/x/sys/unix", "github.com/hostlocal-gc/hostlocal-gc/gc"} {
+		if !strings.Contains(got.stderr, "init syscall @") || strings.Contains(got.stderr, "init "+late+" @") {
+			t.Errorf("code %d, %s is initialized: %s", got.code, late, got.stderr)
+		}
+	}
+}
+
 // installIn copies programs into a directory, which becomes CNI_PATH.
 func (n *testNode) installIn(dir string, programs ...string) {
 	n.t.Helper()

@@ -15,7 +15,8 @@
 //     its own, which knows that it is this container's (own_linux.go).
 //
 // Which reservations a pass releases is decided by package gc alone. Before an ADD has failed none
-// of this is loaded. It is for Linux. See README.md.
+// of this is loaded, and the limits of the cgroup, which the directives below concern, are not read.
+// It is for Linux. See README.md.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0

@@ -4,14 +4,13 @@
 // ends the process if that succeeds. Most ADDs do, and nothing else is loaded for them.
 //
 // Packages are initialized in the order of their import paths, each once those that it imports are
-// (Go specification, "Program initialization"). This package imports only what package syscall
-// does, so it comes before encoding/json, net and regexp, and before all that imports these.
+// (Go specification, "Program initialization"). This package imports so little that it comes before
+// encoding/json, net and regexp, and before all that imports these.
 package front
 
 import (
 	"errors"
 	"slices"
-	"strings"
 	"syscall"
 	"unsafe"
 )
@@ -94,17 +93,14 @@ func (a *ADD) find() (copied bool, err error) {
 	cniPath, _ := syscall.Getenv("CNI_PATH")
 	marked, copied := syscall.Getenv(mark)
 	seen := []syscall.Stat_t{stat(self)}
-	for _, path := range strings.Split(marked, ":") {
+	for _, path := range split(marked) {
 		if seen = append(seen, stat(path)); same(seen[0], seen[len(seen)-1]) {
 			return false, errors.New("hostlocal-gc-ipam was executed as its own delegate: install the real host-local beside it as " + realName)
 		}
 	}
-	a.env = slices.DeleteFunc(syscall.Environ(), func(v string) bool { return strings.HasPrefix(v, mark+"=") })
+	a.env = slices.DeleteFunc(syscall.Environ(), func(v string) bool { return len(v) > len(mark) && v[:len(mark)+1] == mark+"=" })
 	a.env = append(a.env, mark+"="+self+":"+marked)
-	dirs := []string{self[:strings.LastIndexByte(self, '/')]}
-	if cniPath != "" {
-		dirs = append(strings.Split(cniPath, ":"), dirs...)
-	}
+	dirs := append(split(cniPath), dirOf(self))
 	unfit := ""
 	for _, name := range []string{plainName, realName} {
 		for _, dir := range dirs {
@@ -140,7 +136,7 @@ func same(s, t syscall.Stat_t) bool { return s.Dev == t.Dev && s.Ino == t.Ino &&
 // args returns host-local's argv. In k3s host-local is a link to a program that contains all
 // plugins, and runs the one of that name.
 func (a *ADD) args() []string {
-	return []string{a.path[:strings.LastIndexByte(a.path, '/')+1] + plainName}
+	return []string{dirOf(a.path) + "/" + plainName}
 }
 
 func (a *ADD) failed(err error) error { return errors.New("executing " + a.path + ": " + err.Error()) }
@@ -219,4 +215,24 @@ func writeAll(fd int, text []byte) error {
 		text = text[max(n, 0):]
 	}
 	return nil
+}
+
+// split returns the elements of a list of paths. An empty list has none.
+func split(list string) (all []string) {
+	begin := 0
+	for i := range len(list) + 1 {
+		if list != "" && (i == len(list) || list[i] == ':') {
+			all, begin = append(all, list[begin:i]), i+1
+		}
+	}
+	return all
+}
+
+// dirOf returns the directory of a path with a slash.
+func dirOf(path string) string {
+	end := len(path) - 1
+	for path[end] != '/' {
+		end--
+	}
+	return path[:end]
 }
