@@ -90,7 +90,6 @@ func TestHazard99ManyADDsOnLeaks(t *testing.T) {
 			if passes := n.result().Passes; passes > 3 {
 				t.Errorf("%d passes", passes)
 			}
-			t.Log(n.result(), n.said())
 			n.keeps(held)
 		})
 	}
