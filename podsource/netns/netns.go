@@ -35,6 +35,9 @@ type Options struct {
 	// CNI plugin, in the PID namespace of process 1. With Nested no other process must then show
 	// that process 1 is a node's.
 	StartedByRuntime bool
+	// Patience is how long one reading may take before the node is read again without it.
+	// Zero is a second. On a node with far more work than it can do, each may take seconds.
+	Patience time.Duration
 	// Networks are networks whose main plugin configures the container's addresses in
 	// its network namespace: bridge, ptp, macvlan, ipvlan, vlan. There an address that
 	// is in no namespace is not in use, so the answer speaks of these networks, and

@@ -44,7 +44,7 @@ func New(opts Options) (*Source, error) {
 	}
 	opts.Proc = cmp.Or(opts.Proc, "/proc")
 	opts.LongestADD = cmp.Or(opts.LongestADD, DefaultLongestADD)
-	s := &Source{opts: opts, setns: unix.Setns, patience: time.Second, hangs: make(map[string]int)}
+	s := &Source{opts: opts, setns: unix.Setns, patience: cmp.Or(opts.Patience, time.Second), hangs: make(map[string]int)}
 	s.boot.Read() // notices when the clock is set forward from now on
 	return s, nil
 }
