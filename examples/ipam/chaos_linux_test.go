@@ -167,6 +167,9 @@ func (c *chaos) judge(id string, begun time.Time, err error) {
 		return
 	}
 	limit := begun.Add(-minAge - grace)
+	if strings.Contains(err.Error(), "it does not count") { // a killed plugin left an address without a record
+		limit = begun.Add(-gc.DefaultMinAge - grace)
+	}
 	for ip, owner := range c.reserved() {
 		died, ok := c.died[owner]
 		info, statErr := os.Stat(c.file(ip))

@@ -40,7 +40,7 @@ type kernel struct {
 
 // newSource returns the sources of a pass: the kernel and libcni's caches.
 func newSource(conf *config) (podsource.Source, error) {
-	opts := netns.Options{Nested: conf.nested, StartedByRuntime: mountedByRuntime(os.Getenv("CNI_NETNS"))}
+	opts := netns.Options{Nested: conf.nested, StartedByRuntime: mountedByRuntime(os.Getenv("CNI_NETNS")), Patience: conf.timeout / 10}
 	if conf.addresses() {
 		opts.Networks = []string{conf.network}
 	}
