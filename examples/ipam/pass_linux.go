@@ -85,11 +85,12 @@ func (r *request) answer(p *pass, why failure, ip netip.Addr) (again bool) {
 		}
 		kept = append(kept, fmt.Sprintf("%v is %s: %s (%s)", e.IP, e.Verdict, e.Reason.Text(), holder))
 	}
-	if why == exhausted {
+	if why == exhausted || len(kept) == 0 && r.gone { // host-local found it where no reservation is
 		kept = []string{p.text}
 	}
+	r.gone = len(kept) == 0 // another process has removed it
 	r.said = append(r.said, kept...)
-	return len(kept) == 0 // another process has removed it
+	return r.gone
 }
 
 // describe summarizes a pass in one sentence.

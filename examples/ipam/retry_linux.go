@@ -82,6 +82,7 @@ type request struct {
 	conf   *config
 	store  *hostlocal.Store
 	source podsource.Source
+	gone   bool     // the last pass did not find what stood in the way
 	said   []string // for the details of the error
 	lines  []string // of the log
 }
