@@ -281,10 +281,11 @@ func TestSituations(t *testing.T) {
 			b.podnet()
 			b.reserve(dir+"podnet", 253, 243)
 			b.space("cni-a", 243, 5)
-			b.space("cni-b", 248, 5)
+			b.space("cni-b", 248, 3)
+			b.space("c; reboot", 251, 2) // a command would run it
 			b.runtime.ready = b.runtime.ready[:243]
 		}, func(b *bed) { b.kernel(); well(b) }, 3, "FULL: podnet: 253 of 253 addresses reserved, 243 in use, 10 by namespaces without a process",
-			[]string{"ip netns delete cni-a && ip netns delete cni-b"}},
+			[]string{"ip netns delete cni-a && ip netns delete cni-b\n"}},
 		{"one process's namespace holds most (hazard 100)", func(b *bed) {
 			b.kernel()
 			b.podnet()

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -133,11 +134,9 @@ func (t *tally) note(e *gc.Entry, k kind) {
 		}
 		t.conflicts = append(t.conflicts, text)
 	case k == noProcess:
-		// Where the namespace is mounted, as in "mounted at /run/netns/a, without a process".
-		_, at, _ := strings.Cut(e.Pod.From, "mounted at ")
-		at, _, _ = strings.Cut(at, ",")
-		if name := at[strings.LastIndexByte(at, '/')+1:]; name != "" && !slices.Contains(t.namespaces, name) {
-			t.namespaces = append(t.namespaces, name)
+		named := namedSpace.FindStringSubmatch(e.Pod.From)
+		if named != nil && isNamespace("/run/netns/"+named[2], named[1]) && !slices.Contains(t.namespaces, named[2]) {
+			t.namespaces = append(t.namespaces, named[2])
 		}
 	case k == foreign:
 		t.items = append(t.items, e.IP.String()+": "+e.ContainerID)
@@ -148,6 +147,10 @@ func (t *tally) note(e *gc.Entry, k kind) {
 		t.waits = e.Reason
 	}
 }
+
+// namedSpace is where netns found a namespace that "ip netns delete" would remove. A tenant may have mounted
+// another one there, below a root of its own, or under a name with characters that a shell reads.
+var namedSpace = regexp.MustCompile(`network namespace (\d+), mounted at "(?:/var)?/run/netns/([a-zA-Z0-9][a-zA-Z0-9_.-]*)"`)
 
 // space names a network namespace by where a source found it, as in "netns: network namespace 4026531840, of process 7".
 func space(from string) string {

@@ -2,10 +2,20 @@
 
 package diagnose
 
-import "golang.org/x/sys/unix"
+import (
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
 
 // IsReadOnly reports whether a directory is on a file system that is mounted read-only.
 func IsReadOnly(dir string) bool {
 	var s unix.Statfs_t
 	return unix.Statfs(dir, &s) == nil && s.Flags&unix.ST_RDONLY != 0
+}
+
+// isNamespace reports whether a path leads to the namespace with an inode number.
+func isNamespace(path, inode string) bool {
+	var s unix.Stat_t
+	return unix.Stat(path, &s) == nil && strconv.FormatUint(s.Ino, 10) == inode
 }
