@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -30,10 +31,12 @@ func TestHazard79OwnPodTakenForNode(t *testing.T) {
 		{"in a container with hostPID, alone on the node", "container child mounts", "[]"},
 		{"... started by a shell", "container child mounts child", "[]"},
 		{"on a node with a container", "child", "[]"},
+		{"a plugin directly on a node without containers", "container, started", "[]"},
 		{"in a container with the node's procfs and without hostPID", "child processes child", "[]"},
 	} {
 		cmd := reexec(t, starter)
-		cmd.Env = slices.Concat(cmd.Env, []string{"NETNS_TEST_ROW=" + row.start, "NETNS_TEST_NESTED=1"})
+		start, started, _ := strings.Cut(row.start, ", ")
+		cmd.Env = slices.Concat(cmd.Env, []string{"NETNS_TEST_ROW=" + start, "NETNS_TEST_NESTED=" + cmp.Or(started, "1")})
 		out, _ := cmd.CombinedOutput() // the text has the error, too
 		if got := string(out); !strings.Contains(got, row.want) || strings.HasPrefix(got, "error: ") != (row.want == refused) {
 			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)

@@ -395,7 +395,8 @@ func podsOf(a podsource.Answer) (pods []podsource.Pod) {
 
 // runAsker asks the source with the privileges of this process, and prints the answer.
 func runAsker() error {
-	s, err := New(Options{Proc: os.Getenv("NETNS_TEST_PROC"), Nested: os.Getenv("NETNS_TEST_NESTED") != ""})
+	s, err := New(Options{Proc: os.Getenv("NETNS_TEST_PROC"), Nested: os.Getenv("NETNS_TEST_NESTED") != "",
+		StartedByRuntime: os.Getenv("NETNS_TEST_NESTED") == "started"})
 	if err != nil {
 		return err
 	}
