@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// The nodes of README.md. Ages of an hour and more are shown without seconds, so they do not differ
+// The nodes of README.md and of tests. Ages of an hour and more are shown without seconds, so they do not differ
 // between runs.
 
-// scenes are the nodes by the names in README.md.
+// scenes are the nodes by their names, as in README.md.
 var scenes = map[string]func(*testing.T) *node{
-	"full": fullNode, "busy": busyNode, "conflict": conflictNode, "dual": dualNode, "malformed": spoiledNode,
+	"full": fullNode, "conflict": conflictNode, "dual": dualNode, "malformed": spoiledNode,
 }
 
 // fullNode has no address left, though only half of them are in use.
@@ -39,20 +39,6 @@ func fullNode(t *testing.T) *node {
 		case i%2 == 0:
 			live = append(live, pod{Namespace: "shop", Name: name, UID: name, ContainerIDs: []string{sandbox(name)}, IPs: ips})
 		}
-	}
-	n.pods("pods.json", live...)
-	return n
-}
-
-// busyNode has no address left, and all are in use.
-func busyNode(t *testing.T) *node {
-	n := newNode(t)
-	podnet := n.network("podnet", "10.244.1.0/28")
-	var live []pod
-	for i := range 13 {
-		name := fmt.Sprintf("web-%d", i)
-		ips := podnet.add(sandbox(name), 3*day)
-		live = append(live, pod{Namespace: "shop", Name: name, UID: name, ContainerIDs: []string{sandbox(name)}, IPs: ips})
 	}
 	n.pods("pods.json", live...)
 	return n
