@@ -86,7 +86,7 @@ func TestManifests(t *testing.T) {
 		"no-api monitored": plain + "components: [path/to/deploy/no-api, path/to/deploy/monitoring]\n",
 	}
 	readme := submatches("(?s)```yaml\n(.*?)```", read(t, "README.md"))
-	for i, name := range []string{"api image", "api networks", "api cri-o", "api ranges", "no-api loopback", "agents", "monitored release"} {
+	for i, name := range []string{"api image", "api ranges", "api cri-o", "no-api loopback", "agents", "monitored release"} {
 		kustomizations["README "+name] = readme[i]
 	}
 	shortened := strings.NewReplacer("agent.", ".DaemonSet.spec.template.spec.containers[0].", "pod.", ".DaemonSet.spec.template.spec.")
@@ -173,12 +173,11 @@ var expectations = []struct{ in, path, want, reason string }{
 	{"monitored", "{.Dashboard.metadata.labels.grafana_dashboard}", "1", "Grafana's sidecar selects it"},
 
 	{"image", "{agent.image} {.ConfigMap.data.HOSTLOCAL_GC_NETWORK}", "registry.example/team/hostlocal-gc:1.0 cbr0", "README, three steps"},
-	{"networks", "{.ConfigMap.data}", "{HOSTLOCAL_GC_EVENTS:true,HOSTLOCAL_GC_NETWORK:podnet storage,HOSTLOCAL_GC_SOURCE:kube cri}", "README"},
-	{"networks", "{pod.volumes[*].name} {agent.volumeMounts[*].name}", "networks memory containerd networks memory containerd", "README, no kubelet"},
 	{"cri-o", "{.ConfigMap.data.HOSTLOCAL_GC_SOURCE}", "kubelet kube cri:/run/crio/crio.sock", "README, runtime"},
 	{"cri-o", "{pod.volumes[*].name} {agent.volumeMounts[*].name}", "crio networks memory kubelet-pods crio networks memory kubelet-pods", "README"},
 	{"cri-o", "{pod.volumes[0].hostPath.path} {agent.volumeMounts[0]}", "/run/crio {mountPath:/run/crio,name:crio,readOnly:true}", "README"},
-	{"ranges", "{.ConfigMap.data.HOSTLOCAL_GC_CNI_CONF}", "/etc/cni/net.d/10-podnet.conflist", "README, ranges"},
+	{"ranges", "{.ConfigMap.data}", "{HOSTLOCAL_GC_CNI_CONF:/etc/cni/net.d/10-podnet.conflist,HOSTLOCAL_GC_EVENTS:true," +
+		"HOSTLOCAL_GC_NETWORK:podnet storage,HOSTLOCAL_GC_SOURCE:kube cri}", "README, ranges"},
 	{"ranges", "{agent.volumeMounts[0]}", "{mountPath:/etc/cni/net.d,name:cni,readOnly:true}", "README, ranges"},
 	{"release", "{.PodMonitor.metadata.labels.release} {.PrometheusRule.metadata.labels.release}", "prometheus prometheus", "README, metrics"},
 }
