@@ -59,7 +59,8 @@
 //   - A4: the times of reservations and pods are from this node's clock. A step of
 //     the clock while the process runs, or that Options.Memory shows, is noticed unless it is
 //     undone before anybody looked. Any other step is assumed not to lie between a pod's
-//     start and the time at which it has started, nor in the five minutes after its end.
+//     start and the time at which it has started, nor in the five minutes after its end,
+//     and a record to have been told of every ADD of this boot before it.
 //
 // The rules R1 to R14 in this module's comments are in gc/README.md, in the chapter
 // on safety rules.
