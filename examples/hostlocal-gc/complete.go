@@ -18,21 +18,22 @@ func (a *app) completeAddresses(root *cobra.Command) {
 	complete := func(c *cobra.Command, args []string, begun string) (found []cobra.Completion, _ cobra.ShellCompDirective) {
 		f := &a.flags
 		var listed hostlocal.Listing
-		if len(args) == 0 { // no command takes two
+		if len(args) == 0 || strings.HasSuffix(c.Use, "...]") { // it takes another one
 			listed, _ = hostlocal.New(f.dataDir).List(c.Context()) // a completion can't report an error
 		}
 		for i := range listed.Reservations {
 			r := &listed.Reservations[i]
 			named := len(f.networks) == 0 || slices.Contains(f.networks, gc.AllNetworks) || slices.Contains(f.networks, r.Network)
 			wanted := c.Name() != "remove-malformed" || r.Owner == hostlocal.Malformed
-			if ip := r.IP.String(); named && wanted && strings.HasPrefix(ip, begun) {
+			ip := r.IP.String()
+			if named && wanted && !slices.Contains(args, ip) && strings.HasPrefix(ip, begun) {
 				found = append(found, cobra.CompletionWithDesc(ip, r.Network))
 			}
 		}
 		return found, cobra.ShellCompDirectiveNoFileComp
 	}
 	for _, c := range root.Commands() {
-		if strings.HasSuffix(c.Use, " ADDRESS") {
+		if strings.Contains(c.Use, "ADDRESS") {
 			c.ValidArgsFunction = complete
 		}
 		if c.Flags().Lookup("ip") != nil {

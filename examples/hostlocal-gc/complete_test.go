@@ -17,6 +17,8 @@ func TestCompleteAddresses(t *testing.T) {
 		{"show --data-dir networks 10.244.1.2 ", "", "it takes one address"},
 		{"show --data-dir nowhere ", "", "there is no such directory"},
 		{"remove-malformed --data-dir networks ", malformed, "it removes no others"},
+		{"remove-malformed --data-dir networks 10.244.1.9 ", malformed, "it takes several"},
+		{"remove-malformed --data-dir networks 10.244.1.3 ", "", "none twice"},
 		{"release --data-dir networks --ip ", owned + malformed + second, "the flag's value"},
 		{"release --data-dir networks --network storage --ip ", second, "the network is named"},
 		{"release --data-dir networks --network * --ip 10.", owned + malformed, "all networks"},
