@@ -8,13 +8,10 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -35,7 +32,6 @@ func TestBackfill(t *testing.T) {
 	pods := func(networks ...string) podsource.Answer {
 		return podsource.Answer{Pods: []podsource.Pod{pod}, Networks: networks}
 	}
-	supplementary := podsource.Answer{Supplementary: true, Networks: every}
 	past, recent := time.Now().Add(-5*time.Minute), time.Now().Add(-time.Minute)
 	finished := func(at time.Time) podsource.Pod {
 		return podsource.Pod{UID: "f", ContainerIDs: []string{"f"}, IPs: pod.IPs, Finished: true, FinishedAt: at}
@@ -43,6 +39,11 @@ func TestBackfill(t *testing.T) {
 	again := pod
 	again.UID = "2"
 	both := []string{"a", "b"}
+	fails := func(podsource.Pod) ([]Entry, error) { return nil, broken }
+	invalid := func(podsource.Pod) ([]Entry, error) { return []Entry{{Key: key("a")}, {Key: key("")}}, nil }
+	supplementary := func(pods ...podsource.Pod) podsource.Answer {
+		return podsource.Answer{Supplementary: true, Networks: every, Pods: pods}
+	}
 	for _, row := range []struct {
 		reason string
 		source podsource.Source
@@ -55,9 +56,9 @@ func TestBackfill(t *testing.T) {
 			attachments, both, nil},
 		{"seen twice: the first counts", podsource.Static{pod, again}, attachments, both, nil},
 		{"a pod that has no attachment in this network", podsource.Static{pod, {IPs: pod.IPs}}, attachments, both, nil},
-		{"a supplementary member with other pods", answers(pods(podsource.EveryNetwork),
-			podsource.Answer{Supplementary: true, Pods: []podsource.Pod{{ContainerIDs: []string{"c"}}}}), attachments, []string{"a", "b", "c"}, nil},
-		{"a supplementary member without pods", answers(pods(podsource.EveryNetwork), supplementary), attachments, both, nil},
+		{"a supplementary member with other pods",
+			answers(pods(podsource.EveryNetwork), supplementary(podsource.Pod{ContainerIDs: []string{"c"}})), attachments, append(both, "c"), nil},
+		{"a supplementary member without pods", answers(pods(podsource.EveryNetwork), supplementary()), attachments, both, nil},
 		{"no pods, and the source is authoritative", noPods, nil, []string{}, nil},
 		{"no pods, and it is not (R9)", podsource.Static{}, attachments, nil, errAny},
 		{"no pods in one member that is not authoritative (R9)", podsource.Union(podsource.Static{pod}, podsource.Static{}),
@@ -65,44 +66,29 @@ func TestBackfill(t *testing.T) {
 		{"only pods that finished long ago (R9, hazard 43)", podsource.Static{finished(past)}, attachments, nil, errAny},
 		{"a member for each network", answers(pods(network1), pods("storage")), attachments, both, nil},
 		{"a GC request of one network", answers(pods(network1)), attachments, nil, errAny},
-		{"a cache of results alone, which may have been wiped", answers(supplementary), attachments, nil, errAny},
-		{"the source fails", podsource.Func(func(context.Context) ([]podsource.Pod, error) {
-			return []podsource.Pod{pod}, broken
-		}), attachments, nil, broken},
-		{"attachmentsOf fails", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) { return nil, broken }, nil, broken},
+		{"a cache of results alone, which may have been wiped", answers(supplementary()), attachments, nil, errAny},
+		{"the source fails", podsource.Func(func(context.Context) ([]podsource.Pod, error) { return []podsource.Pod{pod}, broken }),
+			attachments, nil, broken},
+		{"attachmentsOf fails", podsource.Static{pod}, fails, nil, broken},
 		{"a pod that has just finished: its sandbox may still run", podsource.Static{finished(recent)}, attachments, []string{"f"}, nil},
 		{"a pod that finished at an unknown time", podsource.Static{finished(time.Time{})}, attachments, []string{"f"}, nil},
-		{"a pod that is starting is no error", podsource.Static{pod, {UID: "2"}}, attachments, both, nil},
-		{"an invalid attachment", podsource.Static{pod}, func(podsource.Pod) ([]Entry, error) {
-			return []Entry{{Key: key("a")}, {Key: key("")}}, nil
-		}, nil, errAny},
+		{"an invalid attachment", podsource.Static{pod}, invalid, nil, errAny},
 	} {
-		t.Run(row.reason, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "attachments")
-			c := opened(t, path, Options{Networks: []string{network1, "storage"}})
-			err := c.Backfill(t.Context(), row.source, row.of)
-			if row.is != nil {
-				if err == nil || row.is != errAny && !errors.Is(err, row.is) {
-					t.Errorf("error %v, want %v", err, row.is)
-				}
-				if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-					t.Errorf("a file was written: %v", err)
-				}
-				if _, err := c.Pods(t.Context()); !errors.Is(err, podsource.ErrNotHere) {
-					t.Errorf("Pods afterwards: %v, want %v", err, podsource.ErrNotHere)
-				}
-				return
+		path := newPath(t)
+		c := opened(t, path, Options{Networks: []string{network1, "storage"}})
+		err := c.Backfill(t.Context(), row.source, row.of)
+		if row.is != nil {
+			_, statErr := os.Lstat(path)
+			if err == nil || row.is != errAny && !errors.Is(err, row.is) || !errors.Is(statErr, fs.ErrNotExist) || c.state.Load().written {
+				t.Errorf("%s: error %v, want %v; a file: %v", row.reason, err, row.is, statErr)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := ids(t, c); !slices.Equal(row.want, append([]string{}, got...)) {
-				t.Errorf("recorded are %v, want %v", got, row.want)
-			}
-			if e, ok := c.Get(key("a")); ok && e.UID != "1" {
-				t.Errorf("it is of pod %s", e.UID)
-			}
-		})
+			continue
+		}
+		must(t, err)
+		same(t, row.reason, row.want, ids(t, c))
+		if e, ok := c.Get(key("a")); ok && e.UID != "1" {
+			t.Errorf("%s: it is of pod %s", row.reason, e.UID)
+		}
 	}
 }
 
@@ -112,41 +98,28 @@ func TestBackfill(t *testing.T) {
 // Guard: [finishedLongAgo] leaves out pods that have no attachment any more, and
 // [backfill.add] returns no error for a pod without addresses and containers.
 func TestHazard61FinishedPods(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.2", "live")
-	n.reserve("10.0.0.3", "leaked")
-	reserved := map[netip.Addr]string{netip.MustParseAddr("10.0.0.2"): "live", netip.MustParseAddr("10.0.0.3"): "new-owner"}
-	c := opened(t, filepath.Join(t.TempDir(), "attachments"), served)
+	n, c := newNode(t, "live", "leaked"), opened(t, newPath(t), served)
+	reserved := map[string]string{"10.0.0.2": "live", "10.0.0.3": "new-owner"}
+	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	list := runtimeOf()
 	list.Pods = []podsource.Pod{
-		{UID: "evicted-long-ago", Finished: true, FinishedAt: time.Now().Add(-24 * time.Hour)},
-		{UID: "live", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}},
+		{UID: "evicted-long-ago", Finished: true, FinishedAt: ago(24 * time.Hour)},
+		{UID: "live", IPs: entry("", "10.0.0.2").IPs},
 		{UID: "evicted", Finished: true},
-		{UID: "evicted-a-minute-ago", Finished: true, FinishedAt: time.Now().Add(-time.Minute)},
-		{UID: "job", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3")}, Finished: true, FinishedAt: time.Now().Add(-time.Hour)},
-		{UID: "starting", StartedAt: time.Now().Add(-time.Minute)},
+		{UID: "evicted-a-minute-ago", Finished: true, FinishedAt: ago(time.Minute)},
+		{UID: "job", IPs: entry("", "10.0.0.3").IPs, Finished: true, FinishedAt: ago(time.Hour)},
+		{UID: "starting", StartedAt: ago(time.Minute)},
 	}
 	given := slices.Clone(list.Pods)
-	if err := c.Backfill(t.Context(), answers(list), func(p podsource.Pod) (of []Entry, err error) {
+	must(t, c.Backfill(t.Context(), answers(list), func(p podsource.Pod) (of []Entry, err error) {
 		for _, ip := range p.IPs {
-			of = append(of, Entry{Key: key(reserved[ip]), UID: p.UID})
+			of = append(of, Entry{Key: key(reserved[ip.String()]), UID: p.UID})
 		}
 		return of, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(given, list.Pods, equal); diff != "" {
-		t.Errorf("the source's pods were changed (-want +got):\n%s", diff)
-	}
-	if got := c.Entries(); len(got) != 1 || got[0].UID != "live" {
-		t.Errorf("recorded: %+v, want one attachment", got)
-	}
-	if err := n.pass(c); err != nil {
-		t.Error(err)
-	}
-	if diff := cmp.Diff([]string{"10.0.0.2"}, n.left()); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
+	}))
+	same(t, "the source's pods", given, list.Pods)
+	same(t, "recorded", []string{"live"}, ids(t, c))
+	n.keeps("after the hook", c, "10.0.0.2")
 }
 
 // TestBackfillLeavesOpen: the time in which the source may not list containers yet
@@ -185,7 +158,7 @@ func TestBackfillLeavesOpen(t *testing.T) {
 			podsource.Gap{From: ago(2 * time.Hour), To: ago(time.Hour)}), ago(2 * time.Hour)},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			c := opened(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: []string{network1}, Lag: lag})
+			c := opened(t, newPath(t), Options{Networks: []string{network1}, Lag: lag})
 			row.answer.Networks, row.answer.Names = every, podsource.AnyContainer
 			of := func(p podsource.Pod) (of []Entry, err error) {
 				if slices.Contains(p.ContainerIDs, "a") || p.UID == "attached" {
@@ -203,9 +176,7 @@ func TestBackfillLeavesOpen(t *testing.T) {
 			})
 			for range 2 {
 				before := time.Now()
-				if err := c.Backfill(t.Context(), slow, of); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.Backfill(t.Context(), slow, of))
 				g := c.state.Load().gap
 				if g.Others != g.From || g.To.Before(at.Add(lag)) || g.To.After(time.Now().Add(lag)) {
 					t.Fatalf("gap %v, want one that ends the lag after the first call", g)
@@ -242,7 +213,7 @@ func TestBackfillOfKinds(t *testing.T) {
 		{"any in a supplementary one", []podsource.Answer{in("n", any), in("m", 0),
 			{Networks: every, Names: any, Supplementary: true}}, sandboxes},
 	} {
-		f := backfill{attachmentsOf: noAttachments, asked: time.Now()}
+		f := backfill{attachmentsOf: by(nil), asked: time.Now()}
 		if err := f.ask(t.Context(), answers(row.members...), []string{"n", "m"}); err != nil || f.kind != row.want {
 			t.Errorf("%s: got %v, %v, want %v", row.reason, f.kind, err, row.want)
 		}
@@ -252,51 +223,35 @@ func TestBackfillOfKinds(t *testing.T) {
 // TestBackfillWhileServing: changes by the agent during a Backfill take precedence. A failed change and a removal before it
 // have no effect on it.
 func TestBackfillWhileServing(t *testing.T) {
-	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"))
-	removed := key("removed")
+	c := begun(t, newPath(t), served, entry("a", "10.0.0.2"))
 	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		return runtimeOf("a", "removed", "new", "missed"), errors.Join(c.Add(entry("new", "10.0.0.3")), c.Remove(removed))
+		return runtimeOf("a", "removed", "new", "missed"), errors.Join(c.Add(entry("new", "10.0.0.3")), c.Remove(key("removed")))
 	})
-	ips := by(map[string]string{"a": "10.0.0.99", "removed": "10.0.0.99", "new": "10.0.0.99", "missed": "10.0.0.99"})
-	if err := c.Backfill(t.Context(), source, ips); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.3", "10.0.0.99"}, recorded(c)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if _, ok := c.Get(removed); ok || c.removed != nil {
-		t.Errorf("a removed entry was recorded again: %t; removed keys that are left: %v", ok, c.removed)
-	}
-	if err := c.Backfill(t.Context(), answers(runtimeOf("removed")), ips); err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := c.Get(removed); !ok {
-		t.Error("a removal before the Backfill has an effect on it")
-	}
+	ips := by(map[string]string{"a": "10.0.0.99", "removed": "10.0.0.98", "new": "10.0.0.99", "missed": "10.0.0.99"})
+	must(t, c.Backfill(t.Context(), source, ips))
+	same(t, "recorded", []string{"10.0.0.2", "10.0.0.3", "10.0.0.99"}, recorded(c))
+	must(t, c.Remove(key("removed")), c.Backfill(t.Context(), answers(runtimeOf("removed")), ips))
+	same(t, "after a removal before it", []string{"10.0.0.2", "10.0.0.3", "10.0.0.98", "10.0.0.99"}, recorded(c))
 }
 
 // TestBackfillEnds: a later Backfill opens no gap again, also if its context has ended or its source lists less. Without a gap the
 // source is not asked.
 func TestBackfillEnds(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
-	c := begun(t, path, noLag, entry("a", "10.0.0.2"))
+	c := begun(t, newPath(t), noLag, entry("a", "10.0.0.2"))
+	set(c, 0, gap{From: time.Now().Add(-time.Hour)}, time.Time{})
 	was := c.state.Load().gap
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := c.Backfill(ended, podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
-		return runtimeOf("b"), ctx.Err()
-	}), noAttachments)
 	list := runtimeOf("b")
 	list.Pods[0] = podsource.Pod{StartedAt: was.From.Add(-time.Hour)}
-	lessErr := c.Backfill(t.Context(), answers(list), noAttachments)
-	if now := c.state.Load().gap; !errors.Is(err, context.Canceled) || lessErr != nil || now != was {
-		t.Errorf("the gap was %v and is %v; errors %v, %v", was, now, err, lessErr)
+	err := c.Backfill(ended, podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) { return list, ctx.Err() }), by(nil))
+	must(t, c.Backfill(t.Context(), answers(list), by(nil)))
+	if now := c.state.Load().gap; !errors.Is(err, context.Canceled) || now.From != was.From {
+		t.Errorf("the gap was %v and is %v; error %v", was, now, err)
 	}
-	if err := c.Backfill(t.Context(), noPods, nil); err != nil {
-		t.Fatal(err)
-	}
-	before := string(read(t, path))
-	if err := c.Backfill(t.Context(), nil, nil); !errors.Is(err, fs.ErrExist) || string(read(t, path)) != before {
+	c = begun(t, newPath(t), noLag)
+	before := string(read(t, c.path))
+	if err := c.Backfill(t.Context(), nil, nil); !errors.Is(err, fs.ErrExist) || string(read(t, c.path)) != before {
 		t.Errorf("got %v, want %v, and no change", err, fs.ErrExist)
 	}
 	if got, err := c.Pods(t.Context()); err != nil || got.Gaps != nil || got.Note != "" {
@@ -311,28 +266,22 @@ func TestBackfillEnds(t *testing.T) {
 // TestAddBeforeBackfill: a record that began with one attachment would declare that
 // there is no other, and the node's older pods would lose their addresses. So it is, too, after a Backfill that failed.
 func TestAddBeforeBackfill(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
-	c := opened(t, path, served)
-	for _, dirty := range []bool{false, true} {
-		c.dirty = dirty
+	c := opened(t, newPath(t), served)
+	for _, c.dirty = range []bool{false, true} {
 		if err := c.Add(entry("a", "10.0.0.2")); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%v, want %v", err, fs.ErrNotExist)
 		}
-		if err := c.Remove(key("a")); err != nil {
-			t.Errorf("Remove without an entry: %v", err)
-		}
+		must(t, c.Remove(key("a")))
 		if gone, err := c.Prune(t.Context()); gone != nil || err != nil {
 			t.Errorf("Prune without entries: %v, %v", gone, err)
 		}
-		if got, err := c.Pods(t.Context()); !cmp.Equal(got, errorAnswer, equal) || !errors.Is(err, podsource.ErrNotHere) ||
-			!strings.Contains(err.Error(), "never written") {
-			t.Errorf("Pods: %v, %v, want %v", got, err, podsource.ErrNotHere)
+		got, err := c.Pods(t.Context())
+		if same(t, "Pods", errorAnswer, got); !errors.Is(err, podsource.ErrNotHere) || !strings.Contains(err.Error(), "never written") {
+			t.Errorf("Pods: %v, want %v", err, podsource.ErrNotHere)
 		}
 	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+	must(t, c.Close())
+	if _, err := os.Lstat(c.path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a file was written: %v", err)
 	}
 }

@@ -16,15 +16,51 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
+// TestSource runs the hazards of sources against a record that is open, and against a reader of its file.
+func TestSource(t *testing.T) {
+	for name, reads := range map[string]bool{"Writer": false, "Reader": true} {
+		t.Run(name, func(t *testing.T) {
+			gctest.TestSource(t, func(t *testing.T) gctest.Fixture {
+				path, opts := newPath(t), Options{Networks: []string{network1, "storage"}, Lag: 1, BootID: "1"}
+				c := begun(t, path, opts)
+				keyOf := func(at podsource.Attachment) Key { return Key{at.Network, at.ContainerID, at.IfName} }
+				f := gctest.Fixture{
+					Source: podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+						if s, err := New(path, opts); reads {
+							must(t, err)
+							return s.Pods(ctx)
+						}
+						return c.Pods(ctx)
+					}),
+					Networks: opts.Networks,
+					Attach:   func(at podsource.Attachment) { must(t, c.Add(Entry{Key: keyOf(at), IPs: at.IPs, Pod: at.Pod})) },
+					Detach:   func(at podsource.Attachment) { must(t, c.Remove(keyOf(at))) },
+					Reboot: func() {
+						must(t, c.Close())
+						opts.BootID = "2"
+						c = opened(t, path, opts)
+					},
+				}
+				if reads { // a writer has it in memory
+					f.Break = func() { must(t, os.Rename(path, path+".aside"), os.WriteFile(path, []byte("{"), 0o600)) }
+					f.Repair = func() { must(t, os.Rename(path+".aside", path)) }
+					f.Lose = func() { must(t, os.Remove(path)) }
+				}
+				return f
+			})
+		})
+	}
+}
+
 // TestRoundTrip: after each change the entries in memory and in the file are the same.
 func TestRoundTrip(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
+	path := newPath(t)
 	c := begun(t, path, served)
 	full := Entry{
 		Key: key("b"), IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3"), netip.MustParseAddr("fd00::3")},
@@ -51,36 +87,23 @@ func TestRoundTrip(t *testing.T) {
 		{"another interface of the container", func() error { return c.Remove(Key{network1, "b", "net1"}) }, []Entry{again}},
 		{"nothing left", func() error { return c.Remove(full.Key) }, nil},
 	} {
-		if err := s.do(); err != nil {
-			t.Fatalf("%s: %v", s.reason, err)
-		}
-		if diff := cmp.Diff(s.want, c.Entries(), equal); diff != "" {
-			t.Errorf("%s: in memory (-want +got):\n%s", s.reason, diff)
-		}
-		got, ok := c.Get(bare.Key)
-		if want := len(s.want) > 0 && s.want[0].Key == bare.Key; ok != want || ok && !cmp.Equal(bare, got, equal) {
-			t.Errorf("%s: Get returns %v, %t, want %t", s.reason, got, ok, want)
-		}
-		r, err := decode(read(t, path))
-		if err != nil {
-			t.Fatalf("%s: %v", s.reason, err)
-		}
-		if diff := cmp.Diff(s.want, r.Entries, equal); diff != "" {
-			t.Errorf("%s: on the disk (-want +got):\n%s", s.reason, diff)
-		}
-		if left := leftovers(t, path); left != nil {
-			t.Errorf("%s: left behind: %v", s.reason, left)
+		must(t, s.do())
+		same(t, s.reason+": in memory", s.want, c.Entries())
+		same(t, s.reason+": on the disk", s.want, onDisk(t, path).Entries)
+		same(t, s.reason+": left behind", []string(nil), leftovers(t, path))
+		for _, want := range s.want {
+			got, ok := c.Get(want.Key)
+			if same(t, s.reason+": Get", want, got); !ok {
+				t.Errorf("%s: there is no %s", s.reason, want.Key)
+			}
 		}
 	}
-	if err := c.Add(Entry{Key: full.Key}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Add(Entry{Key: full.Key}))
 	at := c.Entries()[0].Time
 	if age := time.Since(at); age < 0 || age > time.Hour || at != at.Round(0).UTC() {
 		t.Errorf("the default time is %v, %v ago; want now, as in the file", at, age)
 	}
-	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v, want 0600", info.Mode(), err)
 	}
 }
@@ -98,16 +121,14 @@ func TestFormat(t *testing.T) {
 		`"pod":{"Namespace":"default","Name":"pod-ee3b0f0c"},"uid":"uid-ee3b0f0c","netns":{"path":"/run/netns/web","inode":4026532001,"id":7},` +
 		`"time":"2025-03-01T12:00:00.000000005Z"},` +
 		`{"network":"podnet","containerID":"ee3b0f0c","ifName":"net1","ips":[],"time":"2025-03-01T12:00:00.000000005Z"}]}}`
-	if diff := cmp.Diff(want, string(content)); err != nil || diff != "" {
-		t.Errorf("error %v (-want +got):\n%s", err, diff)
-	}
+	must(t, err)
+	same(t, "the file", want, string(content))
 }
 
 // TestAddRefuses invalid attachments, and those that the file can't represent.
 func TestAddRefuses(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
-	c := begun(t, path, served, entry("a", "10.0.0.2"))
-	before := string(read(t, path))
+	c := begun(t, newPath(t), served, entry("a", "10.0.0.2"))
+	before := string(read(t, c.path))
 	for _, row := range []struct {
 		reason string
 		entry  Entry
@@ -132,52 +153,45 @@ func TestAddRefuses(t *testing.T) {
 		if err := c.Add(row.entry); err == nil {
 			t.Errorf("%s: no error", row.reason)
 		}
-		if got := string(read(t, path)); got != before {
-			t.Errorf("%s: the file is %q now", row.reason, got)
-		}
+		same(t, row.reason+": the file", before, string(read(t, c.path)))
 	}
-	if diff := cmp.Diff([]string{"10.0.0.2"}, recorded(c)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	same(t, "recorded", []string{"10.0.0.2"}, recorded(c))
 	if err := c.Add(Entry{Key: Key{network1, "b", strings.Repeat("e", 15)}}); err != nil {
 		t.Errorf("an interface of 15 bytes, which the kernel allows: %v", err)
 	}
 }
 
-// TestPods checks the pods and the declarations of an answer.
+// TestPods checks the pods and the declarations of an answer, and that slices of callers are copied.
 func TestPods(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
+	path, networks := newPath(t), []string{network1, "other"}
 	second := entry("a", "10.1.0.2")
 	second.Network, second.IfName, second.Pod, second.UID = "storage", "net1", types.NamespacedName{}, ""
-	networks := []string{network1, "other"}
-	c := begun(t, path, Options{Networks: networks}, second, entry("a", "10.0.0.2"), entry("b", "10.0.0.3"))
+	a := entry("a", "10.0.0.2")
+	c := begun(t, path, Options{Networks: networks}, second, a, entry("b", "10.0.0.3"))
+	sources := map[string]podsource.Source{"writer": c, "reader": reader(t, path, Options{Networks: networks})}
 	want := podsource.Answer{
-		Source: "checkpoint", Authoritative: true, Networks: networks,
-		Names: podsource.AnyContainer, AtOnce: true,
+		Source: "checkpoint", Authoritative: true, Networks: slices.Clone(networks), Names: podsource.AnyContainer, AtOnce: true,
 		Pods: []podsource.Pod{
-			{NamespacedName: entry("a", "::").Pod, UID: "uid-a", ContainerIDs: []string{"a"},
-				IPs: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, Network: network1},
+			{NamespacedName: a.Pod, UID: "uid-a", ContainerIDs: []string{"a"}, IPs: slices.Clone(a.IPs), Network: network1},
 			{NamespacedName: entry("b", "::").Pod, UID: "uid-b", ContainerIDs: []string{"b"},
 				IPs: []netip.Addr{netip.MustParseAddr("10.0.0.3")}, Network: network1},
 			{ContainerIDs: []string{"a"}, IPs: []netip.Addr{netip.MustParseAddr("10.1.0.2")}, Network: "storage"},
 		},
 	}
-	for name, source := range map[string]podsource.Source{"writer": c, "reader": reader(t, path, Options{Networks: networks})} {
+	networks[0], a.IPs[0], c.Entries()[0].ContainerID = "changed", netip.MustParseAddr("10.9.9.9"), "x"
+	for name, source := range sources {
 		got, err := source.Pods(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(got.Gaps) != 1 || !strings.HasPrefix(got.Note, "Attachments may be missing") {
 			t.Errorf("%s: gaps %v, note %q", name, got.Gaps, got.Note)
 		}
-		if got.Gaps, got.Note = nil, ""; !cmp.Equal(want, got, equal) {
-			diff := cmp.Diff(want, got, equal)
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		got.Gaps, got.Note = nil, ""
+		same(t, name, want, got)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if got, err := source.Pods(ended); !cmp.Equal(got, errorAnswer, equal) || !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v, %v after the context's end", name, got, err)
+		got, err = source.Pods(ended)
+		if same(t, name, errorAnswer, got); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v after the context's end", name, err)
 		}
 		if r, ok := source.(podsource.Ranked); !ok || r.Rank() != podsource.RankCache {
 			t.Errorf("%s: want RankCache, after sources that see ADDs and addresses, and before the runtime", name)
@@ -188,65 +202,36 @@ func TestPods(t *testing.T) {
 // errorAnswer is the answer beside an error: only the name of the source.
 var errorAnswer = podsource.Answer{Source: "checkpoint"}
 
-// TestCallersSlices: slices of callers are copied.
-func TestCallersSlices(t *testing.T) {
-	networks := []string{network1}
-	c := begun(t, filepath.Join(t.TempDir(), "attachments"), Options{Networks: networks})
-	networks[0] = "changed"
-	if got, err := c.Pods(t.Context()); err != nil || !slices.Equal(got.Networks, []string{network1}) {
-		t.Errorf("it speaks of %v, %v, want %s", got.Networks, err, network1)
-	}
-	e := entry("a", "10.0.0.2")
-	if err := c.Add(e); err != nil {
-		t.Fatal(err)
-	}
-	e.IPs[0] = netip.MustParseAddr("10.9.9.9")
-	c.Entries()[0].ContainerID = "x"
-	if diff := cmp.Diff([]Entry{entry("a", "10.0.0.2")}, c.Entries(), equal); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	s := reader(t, c.path, Options{Networks: networks})
-	if networks[0] = "again"; s.networks[0] != "changed" {
-		t.Errorf("a reader speaks of %v", s.networks)
-	}
-}
-
 // TestGoroutines: no change of several goroutines is lost.
 func TestGoroutines(t *testing.T) {
-	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served)
+	c := begun(t, newPath(t), served)
 	var wg sync.WaitGroup
-	for i := range 8 {
+	for i := range 24 {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			for j := range 3 {
-				kept, removed := fmt.Sprintf("k%d-%d", i, j), fmt.Sprintf("r%d-%d", i, j)
-				_, err := c.Pods(t.Context())
-				if err = errors.Join(err, c.Add(entry(kept, "10.0.0.2")), c.Add(entry(removed, "10.0.0.3")), c.Remove(key(removed))); err != nil {
-					t.Error(err)
-				}
+			kept, removed := fmt.Sprint("k", i), fmt.Sprint("r", i)
+			_, err := c.Pods(t.Context())
+			if err = errors.Join(err, c.Add(entry(kept, "10.0.0.2")), c.Add(entry(removed, "10.0.0.3")), c.Remove(key(removed))); err != nil {
+				t.Error(err)
 			}
 		}()
 	}
 	wg.Wait()
-	r, err := decode(read(t, c.path))
-	if err != nil || len(r.Entries) != 24 || !cmp.Equal(r.Entries, c.Entries(), equal) {
-		t.Errorf("%v, want 24 entries on the disk and in memory: %v, %v", err, r, c.Entries())
+	if same(t, "in memory", onDisk(t, c.path).Entries, c.Entries()); len(c.Entries()) != 24 {
+		t.Errorf("recorded are %v", c.Entries())
 	}
 }
 
-// TestClose: it writes before it releases the lock, else it would overwrite the next writer's record. After that, also if it could
-// not write, all methods return errors and write nothing.
+// TestClose: after that, also if it could not write, all methods return errors and write nothing.
 func TestClose(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
+	path := newPath(t)
 	c := begun(t, path, served, entry("a", "10.0.0.2"))
 	blockWrites(t, path)
 	if err := c.Close(); !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), "closing the record in "+path) {
 		t.Errorf("got %v", err)
 	}
-	if err := errors.Join(c.Close(), os.RemoveAll(path+".tmp")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Close(), os.RemoveAll(path+".tmp"))
 	other := opened(t, path, served)
 	if _, ok := c.Get(key("a")); ok || len(c.Entries()) != 0 {
 		t.Error("a closed record has entries")
@@ -261,23 +246,7 @@ func TestClose(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, fs.ErrClosed)
 		}
 	}
-	if got := recorded(other); !slices.Equal(got, []string{"10.0.0.2"}) {
-		t.Errorf("recorded are %v", got)
-	}
-	if err := errors.Join(other.lock.Close(), os.Remove(path+".lock")); err != nil { // as if it had released it
-		t.Fatal(err)
-	}
-	if err := other.Close(); err == nil {
-		t.Error("it writes without the lock")
-	}
-}
-
-// blockWrites makes writing the record at path fail.
-func blockWrites(t testing.TB, path string) {
-	t.Helper()
-	if err := os.MkdirAll(filepath.Join(path+".tmp", "x"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	same(t, "recorded", []string{"10.0.0.2"}, recorded(other))
 }
 
 // A record of another boot is empty, and the next change makes it a record of this boot and this start: nothing of the earlier ones
@@ -294,29 +263,25 @@ func TestHazard106OfThisBootAlone(t *testing.T) {
 		{"the kernel's own", "", "", []string{"10.0.0.2"}},
 		{"an unknown one wrote it", "unknown", "1", []string{"10.0.0.2"}},
 	} {
-		path := filepath.Join(t.TempDir(), "attachments")
+		path := newPath(t)
 		content, err := encode(record{Written: time.Now(), Entries: []Entry{entry("a", "10.0.0.2")}}) // by an unknown one
+		must(t, err)
 		if row.wrote != "unknown" {
 			content = written(t, ofBoot(row.wrote), entry("a", "10.0.0.2"))
 		}
 		write(t, path, string(content))
 		c := opened(t, path, ofBoot(row.reads))
 		for name, source := range map[string]podsource.Source{"writer": c, "reader": reader(t, path, ofBoot(row.reads))} {
-			got, podsErr := source.Pods(t.Context())
-			changed := string(read(t, path)) != string(content)
-			if err := errors.Join(err, podsErr); err != nil || len(got.Pods) != len(row.want) || !got.Authoritative || changed {
+			if got, err := source.Pods(t.Context()); err != nil || len(got.Pods) != len(row.want) || !got.Authoritative {
 				t.Errorf("%s: the %s returns %v, %v", row.reason, name, got, err)
 			}
 		}
+		same(t, row.reason+": the file", string(content), string(read(t, path)))
 		write(t, path, string(written(t, ofBoot(row.reads), entry("other", "10.0.0.9")))) // of an earlier start
-		if err := errors.Join(c.Add(entry("b", "10.0.0.3")), c.Close()); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(append(row.want, "10.0.0.3"), recorded(opened(t, path, ofBoot(row.reads)))); diff != "" {
-			t.Errorf("%s, after a change (-want +got):\n%s", row.reason, diff)
-		}
+		must(t, c.Add(entry("b", "10.0.0.3")), c.Close())
+		same(t, row.reason+", after a change", append(row.want, "10.0.0.3"), recorded(opened(t, path, ofBoot(row.reads))))
 	}
-	c := begun(t, filepath.Join(t.TempDir(), "a"), ofBoot("1"), entry("a", "10.0.0.2"))
+	c := begun(t, newPath(t), ofBoot("1"), entry("a", "10.0.0.2"))
 	if r, same, err := load(c.path, ""); err != nil || !same || len(r.Entries) != 1 {
 		t.Errorf("read in an unknown boot: %v, %t, %v", r, same, err)
 	}
@@ -325,9 +290,7 @@ func TestHazard106OfThisBootAlone(t *testing.T) {
 // TestOpenFails: a mistake of the caller is not a record that was never written, and changes no file.
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()
-	if err := errors.Join(os.Symlink("none", filepath.Join(dir, "link")), os.Mkdir(filepath.Join(dir, "locked.lock"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("none", filepath.Join(dir, "link")), os.Mkdir(filepath.Join(dir, "locked.lock"), 0o755))
 	networks := func(names ...string) Options { return Options{Networks: names} }
 	for _, row := range []struct {
 		reason, path string
@@ -351,21 +314,14 @@ func TestOpenFails(t *testing.T) {
 			t.Errorf("%s: %v, %v and %v, %v", row.reason, c, err, s, newErr)
 		}
 	}
-	gone := filepath.Join(dir, "gone")
-	if err := os.Mkdir(gone, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Chdir(gone)
-	if s, err := New("a", served); os.Remove(gone) != nil || s == nil || err != nil {
-		t.Errorf("%v, %v in a directory", s, err)
-	} else if s, err := New("a", served); s != nil || !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%v, %v without a working directory", s, err)
-	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 {
 		t.Errorf("there are %v, %v", left, err)
 	}
-	if _, err := replace(filepath.Join(dir, "a"), os.Stdin, nil); err == nil {
-		t.Error("it is replaced under a lock that is none")
+	gone := t.TempDir()
+	t.Chdir(gone)
+	must(t, os.Remove(gone))
+	if s, err := New("a", served); s != nil || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, %v without a working directory", s, err)
 	}
 }
 
@@ -378,12 +334,8 @@ func TestOpenedThroughALink(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		path, link := filepath.Join(dir, "real", "attachments"), filepath.Join(dir, row.path)
-		if err := errors.Join(os.Mkdir(filepath.Dir(path), 0o755), os.Symlink(row.to, filepath.Join(dir, row.link))); err != nil {
-			t.Fatal(err)
-		}
-		if err := begun(t, path, served, entry("a", "10.0.0.2")).Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(filepath.Dir(path), 0o755), os.Symlink(row.to, filepath.Join(dir, row.link)))
+		must(t, begun(t, path, served, entry("a", "10.0.0.2")).Close())
 		t.Chdir(dir)
 		c, relative := opened(t, row.path, served), reader(t, row.path, served)
 		t.Chdir(t.TempDir())
@@ -392,9 +344,7 @@ func TestOpenedThroughALink(t *testing.T) {
 				t.Errorf("%s: opened again by %s: %v, want %v", row.reason, path, err, ErrLocked)
 			}
 		}
-		if err := errors.Join(c.Add(entry("b", "10.0.0.3")), c.Close()); err != nil {
-			t.Errorf("%s: %v", row.reason, err)
-		}
+		must(t, c.Add(entry("b", "10.0.0.3")), c.Close())
 		for _, r := range []*Source{relative, reader(t, path, served), reader(t, link, served)} {
 			if got := ids(t, r); !slices.Equal(got, []string{"a", "b"}) || leftovers(t, path) != nil {
 				t.Errorf("%s: by %s a reader sees %v, and there is %v", row.reason, r.path, got, leftovers(t, path))
@@ -405,7 +355,7 @@ func TestOpenedThroughALink(t *testing.T) {
 
 // BenchmarkAdd records an attachment beside 1,000 others.
 func BenchmarkAdd(b *testing.B) {
-	c := begun(b, filepath.Join(b.TempDir(), "attachments"), served)
+	c := begun(b, newPath(b), served)
 	s := *c.state.Load()
 	s.entries = make(map[Key]Entry)
 	for i := range 1000 {
@@ -416,8 +366,6 @@ func BenchmarkAdd(b *testing.B) {
 	c.state.Store(&s)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := c.Add(entry(fmt.Sprintf("%064x", 7), "10.0.0.3")); err != nil {
-			b.Fatal(err)
-		}
+		must(b, c.Add(entry(fmt.Sprintf("%064x", 7), "10.0.0.3")))
 	}
 }

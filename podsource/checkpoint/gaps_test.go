@@ -5,9 +5,8 @@ package checkpoint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,26 +72,15 @@ func TestGapAnswer(t *testing.T) {
 		{5, 5, both(5, 5)[1:]}, {5, 2, both(5, 2)}, {9, 2, both(9, 2)}, {10, 2, both(10, 2)[:1]},
 		{10, 9, both(10, 9)[:1]}, {10, 10, nil}, {12, 11, nil},
 	} {
-		if diff := cmp.Diff(row.want, gap{at(row.from), at(row.others), at(9)}.answer()); diff != "" {
-			t.Errorf("%+v (-want +got):\n%s", row, diff)
-		}
+		same(t, fmt.Sprintf("%+v", row), row.want, gap{at(row.from), at(row.others), at(9)}.answer())
 	}
-	if diff := cmp.Diff([]podsource.Gap{{From: at(1)}}, gap{From: at(1), Others: at(1)}.answer()); diff != "" {
-		t.Errorf("without end (-want +got):\n%s", diff)
-	}
+	same(t, "without end", []podsource.Gap{{From: at(1)}}, gap{From: at(1), Others: at(1)}.answer())
 }
 
-// setClock simulates that the wall clock was set forward since it was read last.
-func setClock(c *Checkpoint, by time.Duration) {
+// set simulates that the wall clock was set forward since it was read last, and sets the gap, and when a step was seen.
+func set(c *Checkpoint, forward time.Duration, g gap, stepped time.Time) {
 	s := *c.state.Load()
-	s.wall = s.wall.Add(-by)
-	c.state.Store(&s)
-}
-
-// setGap changes the gap, and when a step of the clock was seen.
-func setGap(c *Checkpoint, g gap, stepped time.Time) {
-	s := *c.state.Load()
-	s.gap, s.stepped = g, stepped
+	s.wall, s.gap, s.stepped = s.wall.Add(-forward), g, stepped
 	c.state.Store(&s)
 }
 
@@ -114,30 +102,19 @@ func TestHazard52ClockIsSetInAGap(t *testing.T) {
 		{"back: when it began is unknown", -30 * time.Minute, open, gap{To: open.To}},
 		{"it had ended", time.Minute, ended, ended},
 	} {
-		path := filepath.Join(t.TempDir(), "attachments")
-		c := begun(t, path, served)
-		setGap(c, row.gap, time.Time{})
-		setClock(c, row.step)
+		c := begun(t, newPath(t), served)
+		set(c, row.step, row.gap, time.Time{})
 		for _, what := range []string{"answer", "again"} {
 			a, err := c.Pods(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			checkGap(t, row.reason+": "+what, row.want.answer(), a.Gaps)
 		}
-		if s := c.state.Load(); s.stepped.IsZero() != (row.step < clockTolerance && row.step > 0) {
+		if s := c.state.Load(); s.stepped.IsZero() != (row.step == clockTolerance/2) {
 			t.Errorf("%s: a step was seen at %v", row.reason, s.stepped)
 		}
-		setGap(c, row.gap, time.Time{})
-		setClock(c, row.step)
-		if err := c.Add(entry("a", "10.0.0.2")); err != nil {
-			t.Fatal(err)
-		}
-		r, err := decode(read(t, path))
-		if err != nil {
-			t.Fatal(err)
-		}
-		checkGap(t, row.reason+": file", row.want.answer(), r.Gap.answer())
+		set(c, row.step, row.gap, time.Time{})
+		must(t, c.Add(entry("a", "10.0.0.2")))
+		checkGap(t, row.reason+": file", row.want.answer(), onDisk(t, c.path).Gap.answer())
 	}
 }
 
@@ -170,69 +147,34 @@ func TestHazard52ClockWasSet(t *testing.T) {
 		{"a list with another date", 24 * time.Hour, time.Now().Round(0), false},
 		{"... and no step", 0, time.Now().Round(0), true},
 	} {
-		c := begun(t, filepath.Join(t.TempDir(), "attachments"), served)
-		setGap(c, gap{To: time.Now().Add(time.Hour)}, time.Time{})
+		c, stepped := begun(t, newPath(t), served), time.Time{}
 		if row.ago != 0 {
-			setGap(c, c.state.Load().gap, time.Now().Add(-row.ago))
+			stepped = time.Now().Add(-row.ago)
 		}
-		list := runtimeOf("other")
-		list.AsOf = row.asOf
-		exact := runtimeOf("other")
-		exact.AsOf = time.Now()
-		if err := c.Backfill(t.Context(), answers(list, exact), noAttachments); err != nil {
-			t.Fatal(err)
-		}
+		set(c, 0, gap{To: time.Now().Add(time.Hour)}, stepped)
+		list, exact := runtimeOf("other"), runtimeOf("other")
+		list.AsOf, exact.AsOf = row.asOf, time.Now()
+		must(t, c.Backfill(t.Context(), answers(list, exact), by(nil)))
 		if from := c.state.Load().gap.From; from.IsZero() == row.closes {
 			t.Errorf("%s: the gap begins at %v", row.reason, from)
 		}
 	}
 	// While it was closed, or asks.
-	path := filepath.Join(t.TempDir(), "attachments")
+	path := newPath(t)
 	content, err := encode(record{Written: time.Now().Add(-time.Hour), SinceBoot: boottime.Since(), Entries: []Entry{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write(t, path, string(content))
-	if c := opened(t, path, served); time.Since(c.state.Load().stepped) > time.Minute {
+	c := opened(t, path, served)
+	if time.Since(c.state.Load().stepped) > time.Minute {
 		t.Error("Open does not see a step since the record was written")
 	}
-	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served)
-	err = c.Backfill(t.Context(), podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		setClock(c, -time.Minute)
+	set(c, 0, gap{To: time.Now().Add(time.Hour)}, time.Time{})
+	must(t, c.Backfill(t.Context(), podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		set(c, -time.Minute, c.state.Load().gap, time.Time{})
 		return runtimeOf("other"), nil
-	}), noAttachments)
-	if from := c.state.Load().gap.From; err != nil || !from.IsZero() {
-		t.Errorf("set back while it asks: the gap begins at %v, error %v", from, err)
-	}
-}
-
-// every is all networks.
-var every = []string{podsource.EveryNetwork}
-
-// runtimeOf is the answer of a runtime that lists these containers. It may list others
-// minutes after their ADD.
-func runtimeOf(containers ...string) podsource.Answer {
-	a := podsource.Answer{Source: "runtime", Networks: every, Names: podsource.AnyContainer}
-	for _, id := range containers {
-		a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}})
-	}
-	return a
-}
-
-// answers is a source with these members.
-func answers(members ...podsource.Answer) podsource.Source {
-	return podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{Parts: members}, nil })
-}
-
-func noAttachments(podsource.Pod) ([]Entry, error) { return nil, nil }
-
-// by returns the function of a Backfill that knows these addresses of containers.
-func by(ips map[string]string) func(podsource.Pod) ([]Entry, error) {
-	return func(p podsource.Pod) (of []Entry, err error) {
-		for _, id := range p.ContainerIDs {
-			of = append(of, entry(id, ips[id]))
-		}
-		return of, nil
+	}), by(nil)))
+	if from := c.state.Load().gap.From; !from.IsZero() {
+		t.Errorf("set back while it asks: the gap begins at %v", from)
 	}
 }
 
@@ -263,15 +205,11 @@ func rollback(t *testing.T, after time.Duration) {
 		{"a reader of the record", func(t *testing.T, c *Checkpoint) podsource.Source { return reader(t, c.path, served) }, all},
 		{"the record and the runtime", func(_ *testing.T, c *Checkpoint) podsource.Source { return podsource.Union(runtime, c) }, withRuntime},
 		{"the record after a Backfill", func(t *testing.T, c *Checkpoint) podsource.Source {
-			if err := c.Backfill(t.Context(), runtime, attachments); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.Backfill(t.Context(), runtime, attachments))
 			return c
 		}, withRuntime},
 		{"... which was then closed and opened again", func(t *testing.T, c *Checkpoint) podsource.Source {
-			if err := errors.Join(c.Backfill(t.Context(), runtime, attachments), c.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.Backfill(t.Context(), runtime, attachments), c.Close())
 			return opened(t, c.path, served)
 		}, withRuntime},
 	} {
@@ -283,17 +221,10 @@ func rollback(t *testing.T, after time.Duration) {
 			n.Reserve(network1, "10.0.0.5", "leaked-before", 3*time.Hour)
 			closed, a := gap{at(1), at(1), at(0)}, entry("a", "10.0.0.2")
 			content, err := encode(record{Written: time.Now().Add(-2 * time.Hour), Gap: closed, Entries: []Entry{a}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			path := filepath.Join(t.TempDir(), "attachments")
+			must(t, err)
+			path := newPath(t)
 			write(t, path, string(content))
-			if err := n.hook(row.source(t, opened(t, path, served))); err != nil {
-				t.Error(err)
-			}
-			if diff := cmp.Diff(row.left, n.left()); diff != "" {
-				t.Errorf("left (-want +got):\n%s", diff)
-			}
+			n.keeps("after the hook", row.source(t, opened(t, path, served)), row.left...)
 		})
 	}
 }
@@ -303,31 +234,22 @@ func rollback(t *testing.T, after time.Duration) {
 //
 // Guard: [Checkpoint.Close] writes the record, and [Checkpoint.commit] keeps [record.Gap].
 func TestHazard51UntilWhen(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
+	path := newPath(t)
 	c := begun(t, path, noLag, entry("a", "10.0.0.2"))
-	err := c.Backfill(t.Context(), noPods, nil) // no gap is left
 	kept := time.Now()
-	if err := errors.Join(err, c.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Close())
 	closed := time.Now()
 	for range 3 {
 		c := opened(t, path, noLag)
-		since := time.Now()
 		g := c.state.Load().gap
-		if !g.From.After(kept) || g.From.After(closed) || g.To.Before(closed) || g.To.After(since) {
-			t.Errorf("gap %v; it was closed between %v and %v, and opened before %v", g, kept, closed, since)
+		if !g.From.After(kept) || g.From.After(closed) || g.To.Before(closed) || g.To.After(time.Now()) {
+			t.Errorf("gap %v; it was closed between %v and %v", g, kept, closed)
 		}
-		if err := c.Add(entry("b", "10.0.0.3")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Add(entry("b", "10.0.0.3")))
 		a, err := reader(t, path, served).Pods(t.Context())
-		if err != nil || len(a.Gaps) != 1 || a.Gaps[0] != (podsource.Gap{From: g.From}) {
-			t.Errorf("a reader's gaps are %v, %v, want one from %v on", a.Gaps, err, g.From)
-		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		same(t, "a reader's gaps", []podsource.Gap{{From: g.From}}, a.Gaps)
+		must(t, c.Close())
 	}
 }
 
@@ -337,38 +259,26 @@ func TestHazard51UntilWhen(t *testing.T) {
 //
 // Guard: [Checkpoint.Backfill] leaves [gap.Others] as it is.
 func TestHazard49BackfillFromRuntime(t *testing.T) {
-	n := newNode(t)
-	n.allow = nil
 	sandbox, leaked, nerdctl := strings.Repeat("5a", 32), strings.Repeat("1e", 32), "default-"+strings.Repeat("ed", 32)
-	n.reserve("10.0.0.2", sandbox)
-	n.reserve("10.0.0.3", leaked)
-	n.reserve("10.0.0.4", nerdctl)
+	n := newNode(t, sandbox, leaked, nerdctl)
+	n.allow = nil
 	cri := runtimeOf(sandbox)
 	cri.Names = podsource.SandboxContainers
 	kubelet := podsource.Answer{Pods: []podsource.Pod{{UID: "1", HostNetwork: true}}, Networks: every}
 	for _, members := range [][]podsource.Answer{{cri}, {kubelet, cri}, {cri, {Pods: cri.Pods, Networks: every}}} {
-		path := filepath.Join(t.TempDir(), "attachments")
+		path := newPath(t)
 		c := opened(t, path, noLag)
 		fill := func() error {
 			return c.Backfill(t.Context(), answers(members...), by(map[string]string{sandbox: "10.0.0.2"}))
 		}
-		if err := errors.Join(fill(), fill()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, fill(), fill())
 		if err := fill(); !errors.Is(err, fs.ErrExist) {
 			t.Errorf("a gap is left: %v", err)
 		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Close())
 		for _, source := range []podsource.Source{opened(t, path, noLag), reader(t, path, served)} {
 			for _, with := range []podsource.Source{podsource.Union(source, answers(cri)), source} {
-				if err := n.hook(with); err != nil {
-					t.Fatal(err)
-				}
-				if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.4"}, n.left()); diff != "" {
-					t.Errorf("left (-want +got):\n%s", diff)
-				}
+				n.keeps("after the hook", with, "10.0.0.2", "10.0.0.4")
 			}
 		}
 	}
@@ -384,9 +294,7 @@ func TestHazard110RebootedNode(t *testing.T) {
 		n.Reserve(network1, ip, "before-"+ip, boottime.Since()+time.Hour)
 	}
 	n.Reserve(network1, "10.0.0.4", "of-this-boot", boottime.Since()/2)
-	path := filepath.Join(t.TempDir(), "attachments")
+	path := newPath(t)
 	write(t, path, string(written(t, ofBoot("before"), entry("before-10.0.0.2", "10.0.0.2"))))
-	if err := n.hook(opened(t, path, served)); err != nil || !slices.Equal(n.left(), []string{"10.0.0.4"}) {
-		t.Errorf("left are %v, error %v", n.left(), err)
-	}
+	n.keeps("after the hook", opened(t, path, served), "10.0.0.4")
 }

@@ -4,6 +4,7 @@ package checkpoint
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -24,6 +25,21 @@ import (
 // equal compares entries and pods.
 var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0), cmpopts.EquateEmpty()}
 
+// same checks that two values are equal. An empty list is like none.
+func same(t testing.TB, what string, want, got any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, equal); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
 const network1 = "podnet"
 
 func key(containerID string) Key { return Key{network1, containerID, "eth0"} }
@@ -37,33 +53,53 @@ func entry(containerID, ip string) Entry {
 	}
 }
 
-// served are the options of an agent that serves the ADDs of network1.
-var served = Options{Networks: []string{network1}}
-
-// noLag are served with a runtime that lists a container as soon as its address is
-// reserved.
-var noLag = Options{Networks: []string{network1}, Lag: 1}
+// served are the options of an agent that serves the ADDs of network1, and noLag with a runtime that lists a container as soon as
+// its address is reserved.
+var served, noLag = Options{Networks: []string{network1}}, Options{Networks: []string{network1}, Lag: 1}
 
 // ofBoot are served on a node with this boot ID.
 func ofBoot(id string) Options { return Options{Networks: []string{network1}, BootID: id} }
 
+// every is all networks.
+var every = []string{podsource.EveryNetwork}
+
 // noPods is a source that declares that there is no container of any kind.
-var noPods = podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-	return podsource.Answer{Networks: every, Names: podsource.AnyContainer, Authoritative: true}, nil
-})
+var noPods = answers(podsource.Answer{Networks: every, Names: podsource.AnyContainer, Authoritative: true})
+
+// answers is a source with these members.
+func answers(members ...podsource.Answer) podsource.Source {
+	return podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return podsource.Answer{Parts: members}, nil })
+}
+
+// runtimeOf is the answer of a runtime that lists these containers. It may list others minutes after their ADD.
+func runtimeOf(containers ...string) podsource.Answer {
+	a := podsource.Answer{Source: "runtime", Networks: every, Names: podsource.AnyContainer}
+	for _, id := range containers {
+		a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{id}})
+	}
+	return a
+}
+
+// by returns the function of a Backfill that knows these addresses of containers.
+func by(ips map[string]string) func(podsource.Pod) ([]Entry, error) {
+	return func(p podsource.Pod) (of []Entry, err error) {
+		for _, id := range p.ContainerIDs {
+			if ip, ok := ips[id]; ok {
+				of = append(of, entry(id, ip))
+			}
+		}
+		return of, nil
+	}
+}
+
+func newPath(t testing.TB) string { return filepath.Join(t.TempDir(), "attachments") }
 
 // opened opens the record at path, and closes it when the test ends.
 func opened(t testing.TB, path string, opts Options) *Checkpoint {
 	t.Helper()
 	c, err := Open(path, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Close()) })
 	return c
 }
 
@@ -71,23 +107,20 @@ func opened(t testing.TB, path string, opts Options) *Checkpoint {
 func reader(t testing.TB, path string, opts Options) *Source {
 	t.Helper()
 	s, err := New(path, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
-// begun opens a new record, and adds entries.
+// begun opens a new record, and adds entries. With noLag it has no gap.
 func begun(t testing.TB, path string, opts Options, entries ...Entry) *Checkpoint {
 	t.Helper()
 	c := opened(t, path, opts)
-	if err := c.Backfill(t.Context(), noPods, nil); err != nil {
-		t.Fatal(err)
+	must(t, c.Backfill(t.Context(), noPods, nil))
+	if opts.Lag == 1 {
+		must(t, c.Backfill(t.Context(), noPods, nil))
 	}
 	for _, e := range entries {
-		if err := c.Add(e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Add(e))
 	}
 	return c
 }
@@ -95,28 +128,35 @@ func begun(t testing.TB, path string, opts Options, entries ...Entry) *Checkpoin
 // written returns the file of a record with these entries.
 func written(t testing.TB, opts Options, entries ...Entry) []byte {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "attachments")
-	c := begun(t, path, opts, entries...)
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return read(t, path)
+	c := begun(t, newPath(t), opts, entries...)
+	must(t, c.Close())
+	return read(t, c.path)
 }
 
 func read(t testing.TB, path string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return content
+}
+
+// onDisk returns what the file at path has.
+func onDisk(t testing.TB, path string) *record {
+	t.Helper()
+	r, err := decode(read(t, path))
+	must(t, err)
+	return r
 }
 
 func write(t testing.TB, path, content string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
+// blockWrites makes writing the record at path fail.
+func blockWrites(t testing.TB, path string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Join(path+".tmp", "x"), 0o755))
 }
 
 // A node is a data directory of host-local with one network.
@@ -126,25 +166,23 @@ type node struct {
 	allow []string // gc.Options.AllowForeign; newNode allows any owner, so that names can stand for IDs
 }
 
-func newNode(t testing.TB) *node {
+// newNode returns a node with reservations that are an hour old, of these containers from 10.0.0.2 on.
+func newNode(t testing.TB, containers ...string) *node {
 	t.Helper()
 	gctest.Uptime(t, 24*time.Hour)
-	return &node{t, gctest.NewDir(t), []string{"*"}}
-}
-
-// reserve writes a reservation that is an hour old.
-func (n *node) reserve(ip, containerID string) {
-	n.t.Helper()
-	n.Reserve(network1, ip, containerID, time.Hour)
+	n, ip := &node{t, gctest.NewDir(t), []string{"*"}}, netip.MustParseAddr("10.0.0.2")
+	for _, id := range containers {
+		n.Reserve(network1, ip.String(), id, time.Hour)
+		ip = ip.Next()
+	}
+	return n
 }
 
 // left returns the reserved addresses.
 func (n *node) left() (out []string) {
 	n.t.Helper()
 	list, err := n.Store.List(n.t.Context())
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	for _, r := range list.Reservations {
 		out = append(out, r.IP.String())
 	}
@@ -154,22 +192,17 @@ func (n *node) left() (out []string) {
 // reconciler returns a reconciler with this source.
 func (n *node) reconciler(source podsource.Source) *gc.Reconciler {
 	r, err := gc.New(n.Store, []string{network1}, source, gc.Options{AllowForeign: n.allow})
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	return r
 }
 
-// pass runs one pass.
-func (n *node) pass(source podsource.Source) error {
-	_, err := n.reconciler(source).Reconcile(n.t.Context())
-	return err
-}
-
-// hook runs AtStartup, as an agent that serves the ADDs does.
-func (n *node) hook(source podsource.Source) error {
-	_, err := n.reconciler(source).AtStartup(n.t.Context(), gc.NoADDInFlight)
-	return err
+// keeps runs AtStartup, as an agent that serves the ADDs does, and checks that exactly these addresses are left.
+func (n *node) keeps(what string, source podsource.Source, want ...string) {
+	n.t.Helper()
+	if _, err := n.reconciler(source).AtStartup(n.t.Context(), gc.NoADDInFlight); err != nil {
+		n.t.Errorf("%s: %v", what, err)
+	}
+	same(n.t, what+": left", want, n.left())
 }
 
 // recorded returns the addresses in the record.
@@ -183,22 +216,11 @@ func recorded(c *Checkpoint) (out []string) {
 	return out
 }
 
-// skipLoudly skips a test that can't run on this machine. In CI it fails.
-func skipLoudly(t *testing.T, what string, err error) {
-	t.Helper()
-	if os.Getenv("CI") != "" {
-		t.Fatalf("%s does not work here, and CI needs it: %v", what, err)
-	}
-	t.Skipf("SKIPPED, NOT TESTED: %s does not work here: %v", what, err)
-}
-
 // leftovers returns the files in the record's directory except the record and its lock.
 func leftovers(t testing.TB, path string) (out []string) {
 	t.Helper()
 	files, err := os.ReadDir(filepath.Dir(path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range files {
 		if name := f.Name(); name != filepath.Base(path) && !strings.HasSuffix(name, ".lock") && !f.IsDir() {
 			out = append(out, name)
@@ -211,9 +233,7 @@ func leftovers(t testing.TB, path string) (out []string) {
 func ids(t testing.TB, source podsource.Source) (out []string) {
 	t.Helper()
 	answer, err := source.Pods(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, p := range answer.Pods {
 		out = append(out, p.ContainerIDs...)
 	}

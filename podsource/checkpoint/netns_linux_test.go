@@ -12,11 +12,9 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
-	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/refuse"
 )
@@ -67,17 +65,13 @@ func startContainer(t *testing.T) {
 
 func mount(t testing.TB, from, to, kind string, flags uintptr) {
 	t.Helper()
-	if err := syscall.Mount(from, to, kind, flags, ""); err != nil {
-		t.Fatalf("mounting %s: %v", to, err)
-	}
+	must(t, syscall.Mount(from, to, kind, flags, ""))
 }
 
 // unmount is umount -l.
 func unmount(t testing.TB, path string) {
 	t.Helper()
-	if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Unmount(path, syscall.MNT_DETACH))
 }
 
 // mountNS mounts a new namespace at path, as `ip netns add` and runtimes do. A thread stays in it until end is called.
@@ -92,9 +86,7 @@ func mountNS(t testing.TB, path string) (end func()) {
 		mounted <- errors.Join(syscall.Unshare(syscall.CLONE_NEWNET), syscall.Mount("/proc/thread-self/ns/net", path, "", syscall.MS_BIND, ""))
 		<-leave
 	}()
-	if err := <-mounted; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-mounted)
 	return func() {
 		close(leave)
 		for _, err := os.Lstat(fmt.Sprintf("/proc/self/task/%d", tid)); err == nil; _, err = os.Lstat(fmt.Sprintf("/proc/self/task/%d", tid)) {
@@ -109,12 +101,7 @@ func run(t *testing.T, flags uintptr, args ...string) (end func()) {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags} // it ends with this PID namespace at the latest
 	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err, cmd.Start())
 	end = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
@@ -136,20 +123,15 @@ func attachedTo(containerID, ip, path string) Entry {
 // checkLive checks that exactly these containers are live, for the writer, for a reader and for Prune, which says so only.
 func checkLive(t *testing.T, when string, c *Checkpoint, want ...string) {
 	t.Helper()
-	for who, got := range map[string][]string{"writer": ids(t, c), "reader": ids(t, reader(t, c.path, served))} {
-		if !slices.Equal(got, want) {
-			_, _, unknown := divide(t.Context(), c.Entries())
-			t.Errorf("%s: the %s sees %v, want %v; recorded are %+v, unknown is %v", when, who, got, want, c.Entries(), unknown)
-		}
-	}
+	_, _, unknown := divide(t.Context(), c.Entries())
+	same(t, fmt.Sprintf("%s, %v: by the writer", when, unknown), want, ids(t, c))
+	same(t, fmt.Sprintf("%s, %v: by a reader", when, unknown), want, ids(t, reader(t, c.path, served)))
 	blockWrites(t, c.path)
 	ended := len(c.Entries()) - len(want)
 	if gone, err := c.Prune(t.Context()); (err != nil) != (ended > 0) || gone != nil {
 		t.Errorf("%s: the file can't be written: pruned %v, %v", when, gone, err)
 	}
-	if err := os.RemoveAll(c.path + ".tmp"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(c.path+".tmp"))
 }
 
 // A namespace of which the path is gone, by a real `ip netns del` at first, lives as long as something shows it. Then the agent
@@ -172,9 +154,7 @@ func pathIsGone(t *testing.T, hazard int) {
 	}
 	const shell = "echo begun; exec sleep infinity"
 	web, bindAt, root := filepath.Join(dir, "web"), filepath.Join(dir, "elsewhere"), filepath.Join(dir, "root")
-	if err := os.Mkdir(root, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(root, 0o700))
 	write(t, bindAt, "")
 	bind := "mount --bind " + web + " " + bindAt + " && umount " + web + " && "
 	for _, row := range []struct {
@@ -204,13 +184,8 @@ func pathIsGone(t *testing.T, hazard int) {
 		}
 		t.Run(row.reason, func(t *testing.T) {
 			end := row.hold(t)
-			n := newNode(t)
-			n.reserve("10.0.0.2", "a")
-			n.reserve("10.0.0.3", "b")
-			c := begun(t, filepath.Join(t.TempDir(), "attachments"), noLag, attachedTo("a", "10.0.0.2", row.path), entry("b", "10.0.0.3"))
-			if err := c.Backfill(t.Context(), noPods, nil); err != nil {
-				t.Fatal(err)
-			}
+			n := newNode(t, "a", "b")
+			c := begun(t, newPath(t), noLag, attachedTo("a", "10.0.0.2", row.path), entry("b", "10.0.0.3"))
 			was := c.Entries()[0].NetNS
 			if !was.Present() {
 				t.Errorf("%+v is not at its path", was)
@@ -220,14 +195,10 @@ func pathIsGone(t *testing.T, hazard int) {
 			} else if out, err := exec.Command("ip", "netns", "del", "web").CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			if err := c.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.Close())
 			c = opened(t, c.path, noLag)
 			checkLive(t, "held", c, "a", "b")
-			if err := n.hook(c); err != nil || len(n.left()) != 2 {
-				t.Errorf("held: left are %v, error %v", n.left(), err)
-			}
+			n.keeps("held", c, "10.0.0.2", "10.0.0.3")
 			if was.Present() {
 				t.Errorf("%+v is still at its path", was)
 			}
@@ -237,26 +208,23 @@ func pathIsGone(t *testing.T, hazard int) {
 			if err != nil || len(gone) != 1 || gone[0].NetNS != was || len(c.Entries()) != 1 {
 				t.Errorf("pruned %v, %v", gone, err)
 			}
-			if err := n.pass(c); err != nil || !slices.Equal(n.left(), []string{"10.0.0.3"}) {
-				t.Errorf("left are %v, error %v", n.left(), err)
-			}
+			n.keeps("ended", c, "10.0.0.3")
 		})
 	}
 }
 
-// TestNetNS: an entry has ended only if its namespace is known, and is shown nowhere.
-func TestNetNS(t *testing.T) {
+// An entry has ended only if its namespace is known, and is shown nowhere. The kernel uses the number of a namespace again, whose ID
+// shows that on kernels that have one. Prune leaves entries that are recorded again while it checks namespaces.
+//
+// Guard: [divide] finds no ended namespace of an unknown number, and [NetNS.is] compares [NetNS.ID], which [readNetNS] reads.
+func TestHazard50Ended(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
 		return
 	}
 	startContainer(t)
 	mountAt := func(path string) { mountNS(t, path)() }
-	link := func(path string) {
-		if err := os.Symlink("/proc/self/ns/net", path); err != nil {
-			t.Fatal(err)
-		}
-	}
+	link := func(path string) { must(t, os.Symlink("/proc/self/ns/net", path)) }
 	remove := func(path string) { _ = os.Remove(path) }
 	for i, row := range []struct {
 		reason string
@@ -282,7 +250,7 @@ func TestNetNS(t *testing.T) {
 		nsPath := filepath.Join(dir, fmt.Sprint("ns", i))
 		row.before(nsPath)
 		b := attachedTo("b", "10.0.0.3", nsPath+"-later") // unknown, since nothing is there yet
-		c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, attachedTo("a", "10.0.0.2", nsPath), b)
+		c := begun(t, newPath(t), served, attachedTo("a", "10.0.0.2", nsPath), b)
 		mountAt(b.NetNS.Path)
 		row.then(nsPath)
 		if row.ended {
@@ -301,6 +269,49 @@ func TestNetNS(t *testing.T) {
 			t.Errorf("%+v is recorded as %+v, %v", as, e.NetNS, err)
 		}
 	}
+
+	other := filepath.Join(dir, "other")
+	endThread := mountNS(t, other)
+	used := readNetNS(other)
+	recordedAs := func(id, path string, inode, nsID uint64) Entry {
+		e := entry(id, "10.0.0.2")
+		e.NetNS = NetNS{path, inode, nsID}
+		return e
+	}
+	onOlder := recordedAs("on-an-older-kernel", "/none", used.Inode, 0)
+	c := begun(t, newPath(t), served, recordedAs("a", "/none", used.Inode, used.ID+1), onOlder)
+	live := []string{"a", "on-an-older-kernel"}
+	if used.ID != 0 {
+		live = live[1:]
+	}
+	checkLive(t, "a thread is in the one with its number", c, live...)
+	must(t, c.Add(recordedAs("b", other, used.Inode, used.ID)))
+	endThread()
+	live = append(live, "b")
+	slices.Sort(live)
+	checkLive(t, "the one with its number is at another entry's path", c, live...)
+
+	c = begun(t, newPath(t), served, recordedAs("a", "/none", 1, 0), recordedAs("b", "/none", 1, 0), recordedAs("c", "/none", 1, 0),
+		entry("d", "10.0.0.5"))
+	var once sync.Once
+	ctx := during{t.Context(), func() {
+		once.Do(func() { must(t, c.Remove(key("a")), c.Add(recordedAs("b", "/none", 2, 0))) })
+	}}
+	if gone, err := c.Prune(ctx); err != nil || len(gone) != 1 || gone[0].Key != key("c") {
+		t.Errorf("pruned: %v, %v", gone, err)
+	}
+	same(t, "after Prune", []Entry{recordedAs("b", "/none", 2, 0), entry("d", "10.0.0.5")}, c.Entries())
+}
+
+// during is a context that calls a function when it is asked whether it has ended.
+type during struct {
+	context.Context
+	do func()
+}
+
+func (d during) Err() error {
+	d.do()
+	return d.Context.Err()
 }
 
 // The processes of the node can't all be seen: then no namespace has ended, and the answer says why. On a node that is itself a
@@ -314,10 +325,7 @@ func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 	}
 	nsPath := filepath.Join(dir, "ns")
 	mountNS(t, nsPath)()
-	c := begun(t, filepath.Join(t.TempDir(), "attachments"), noLag, attachedTo("a", "10.0.0.2", nsPath))
-	if err := c.Backfill(t.Context(), noPods, nil); err != nil {
-		t.Fatal(err)
-	}
+	c := begun(t, newPath(t), noLag, attachedTo("a", "10.0.0.2", nsPath))
 	unknown := func(says string) {
 		t.Helper()
 		a, err := c.Pods(t.Context())
@@ -330,9 +338,7 @@ func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 	unmount(t, nsPath)
 	unknown("hostPID")
 	zombie := exec.Command("true") // has no namespaces any more
-	if err := zombie.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, zombie.Start())
 	for !strings.Contains(string(read(t, fmt.Sprintf("/proc/%d/stat", zombie.Process.Pid))), ") Z ") {
 		runtime.Gosched()
 	}
@@ -355,9 +361,7 @@ func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 		}
 	}
 	checkLive(t, "with a container", c)
-	if err := zombie.Wait(); err != nil {
-		t.Error(err)
-	}
+	must(t, zombie.Wait())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if live, ended, err := divide(ctx, c.Entries()); !errors.Is(err, context.Canceled) || len(live) != 1 || ended != nil {
@@ -365,104 +369,5 @@ func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 	}
 	if gone, err := c.Prune(ctx); !errors.Is(err, context.Canceled) || gone != nil {
 		t.Errorf("pruned after the end of the context: %v, %v", gone, err)
-	}
-}
-
-// Another namespace has the number of one that has ended. On kernels with namespace IDs its ID shows that, at a path or by a
-// process; on others the entry counts as live.
-//
-// Guard: [NetNS.is] compares [NetNS.ID], which [readNetNS] reads.
-func TestHazard50InodeNumberIsUsedAgain(t *testing.T) {
-	dir := inNamespaces(t)
-	if dir == "" {
-		return
-	}
-	startContainer(t)
-	nsPath, other := filepath.Join(dir, "blue"), filepath.Join(dir, "red")
-	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served)
-	var was NetNS
-	endThread := func() {}
-	// The kernel uses the lowest free number again, some time after the end. If another
-	// process gets it, the test tries again with a new one.
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for tries := 0; tries == 0 || readNetNS(other).Inode != was.Inode; tries++ {
-		if tries == 1000 {
-			t.Fatal("no namespace got the number of the one before it")
-		}
-		if tries > 0 {
-			unmount(t, other)
-			endThread()
-			<-again.C
-		}
-		if tries%10 == 0 {
-			mountNS(t, nsPath)()
-			if err := c.Add(attachedTo("a", "10.0.0.2", nsPath)); err != nil {
-				t.Fatal(err)
-			}
-			was = c.Entries()[0].NetNS
-			unmount(t, nsPath)
-			<-again.C
-		}
-		endThread = mountNS(t, other)
-	}
-	want := []string{"a"}
-	if was.ID != 0 {
-		want = nil
-	}
-	checkLive(t, "a thread is in the other one", c, want...)
-	if err := c.Add(attachedTo("b", "10.0.0.3", other)); err != nil {
-		t.Fatal(err)
-	}
-	endThread()
-	checkLive(t, "the other one is recorded", c, append(want, "b")...)
-	unknown := c.Entries()[0] // as recorded on an older kernel
-	unknown.NetNS.ID = 0
-	if err := c.Add(unknown); err != nil {
-		t.Fatal(err)
-	}
-	checkLive(t, "without an ID", c, "a", "b")
-}
-
-// during is a context that calls a function when it is asked whether it has ended.
-type during struct {
-	context.Context
-	do func()
-}
-
-func (d during) Err() error {
-	d.do()
-	return d.Context.Err()
-}
-
-// TestPruneLeavesNew: Prune leaves entries that are recorded again while it checks namespaces, and removes the others that have ended.
-func TestPruneLeavesNew(t *testing.T) {
-	dir := inNamespaces(t)
-	if dir == "" {
-		return
-	}
-	startContainer(t)
-	ended := func(id string) Entry {
-		e := entry(id, "10.0.0.2")
-		e.NetNS = NetNS{Path: "/run/netns/" + id, Inode: 1}
-		return e
-	}
-	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, ended("a"), ended("b"), ended("c"), entry("d", "10.0.0.5"))
-	again, once := ended("b"), false
-	again.NetNS.Inode++
-	ctx := during{t.Context(), func() {
-		if !once {
-			once = true
-			if err := errors.Join(c.Remove(key("a")), c.Add(again)); err != nil {
-				t.Error(err)
-			}
-		}
-	}}
-	gone, err := c.Prune(ctx)
-	if err != nil || len(gone) != 1 || gone[0].Key != key("c") {
-		t.Errorf("gone: %v, %v", gone, err)
-	}
-	if diff := cmp.Diff([]Entry{again, entry("d", "10.0.0.5")}, c.Entries(), equal); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
 	}
 }

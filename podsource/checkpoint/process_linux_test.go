@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,12 +24,19 @@ const childEnv = "HOSTLOCAL_GC_TEST_RECORD_DIR"
 func child(t *testing.T, dir string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command(exe, "-test.run=^"+t.Name()+"$", "-test.v", "-test.count=1")
 	cmd.Env = append(os.Environ(), childEnv+"="+dir)
 	return cmd
+}
+
+// skipLoudly skips a test that can't run on this machine. In CI it fails.
+func skipLoudly(t *testing.T, what string, err error) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf("%s does not work here, and CI needs it: %v", what, err)
+	}
+	t.Skipf("SKIPPED, NOT TESTED: %s does not work here: %v", what, err)
 }
 
 // TestTwoWriters: while a process has the record open, another Open fails at once, in it or in another one, and
@@ -41,19 +47,15 @@ func TestTwoWriters(t *testing.T) {
 		fmt.Println("opened:", err) // it ends without Close
 		return
 	}
-	path := filepath.Join(t.TempDir(), "attachments")
+	path := newPath(t)
 	c := begun(t, path, served, entry("a", "10.0.0.2"))
 	for _, says := range []string{ErrLocked.Error(), "opened: <nil>"} {
 		out, err := child(t, filepath.Dir(path)).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), says) {
 			t.Errorf("another process: %v, want %s:\n%s", err, says, out)
 		}
-		if got := ids(t, reader(t, path, served)); !slices.Equal(got, []string{"a"}) {
-			t.Errorf("a reader sees %v", got)
-		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		same(t, "by a reader", []string{"a"}, ids(t, reader(t, path, served)))
+		must(t, c.Close())
 	}
 	opened(t, path, served)
 	if c, err := Open(path, served); c != nil || !errors.Is(err, ErrLocked) || errors.Is(err, fs.ErrNotExist) {
@@ -66,44 +68,33 @@ func TestTwoWriters(t *testing.T) {
 //
 // Guard: [lockDirectory] compares the lock file with the one at its path.
 func TestHazard96LockFileIsRemoved(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
-	first := begun(t, path, served, entry("a", "10.0.0.2"))
-	if err := os.Remove(path + ".lock"); err != nil {
-		t.Fatal(err)
-	}
-	refused := func() {
+	path := newPath(t)
+	first, err := Open(path, served)
+	must(t, err, first.Backfill(t.Context(), noPods, nil), first.Add(entry("a", "10.0.0.2")), os.Remove(path+".lock"))
+	refused := func(err error) {
 		t.Helper()
-		for what, err := range map[string]error{"add": first.Add(entry("lost", "10.0.0.9")), "remove": first.Remove(key("a"))} {
-			if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), path+".lock was removed") {
-				t.Errorf("%s: %v, want %v", what, err, ErrLocked)
-			}
+		if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), path+".lock was removed") {
+			t.Errorf("%v, want %v", err, ErrLocked)
 		}
 	}
-	refused()
+	refused(first.Add(entry("lost", "10.0.0.9")))
 	second := opened(t, path, served)
-	if err := second.Add(entry("b", "10.0.0.3")); err != nil {
-		t.Fatal(err)
-	}
-	refused()
-	if err := first.Close(); !errors.Is(err, ErrLocked) {
-		t.Errorf("closing: %v, want %v", err, ErrLocked)
-	}
+	must(t, second.Add(entry("b", "10.0.0.3")))
+	refused(first.Add(entry("lost", "10.0.0.9")))
+	refused(first.Remove(key("a")))
+	refused(first.Close())
 	if _, err := Open(path, served); !errors.Is(err, ErrLocked) {
 		t.Errorf("a third writer: %v, want %v", err, ErrLocked)
 	}
-	want := []string{"10.0.0.2", "10.0.0.3"}
-	if err := second.Close(); err != nil || !slices.Equal(recorded(opened(t, path, served)), want) {
-		t.Errorf("want %v in the record; error %v", want, err)
-	}
+	must(t, second.Close())
+	same(t, "recorded", []string{"10.0.0.2", "10.0.0.3"}, recorded(opened(t, path, served)))
 }
 
 // whileLocked calls do while the directory of a record is locked, as during a commit or an Open, and meanwhile when do waits for it.
 func whileLocked(t *testing.T, path string, do func() error, meanwhile func()) {
 	t.Helper()
 	dir, err := locked(filepath.Dir(path), os.O_RDONLY, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- do() }()
 	waits := fmt.Sprintf("-> FLOCK  ADVISORY  WRITE %d ", os.Getpid())
@@ -114,42 +105,30 @@ func whileLocked(t *testing.T, path string, do func() error, meanwhile func()) {
 		}
 	}
 	meanwhile()
-	if err := errors.Join(dir.Close(), <-done); err != nil {
-		t.Error(err)
-	}
+	must(t, dir.Close(), <-done)
 }
 
-// A second writer, after the lock file was removed, reads what the first one commits just then; and a commit waits for an Open.
+// A second writer, after the lock file was removed, reads what the first one commits just then; and a commit waits for an Open. If the
+// kernel refuses a lock, nothing is written.
 //
 // Guard: [Open] and [replace] lock the directory.
 func TestHazard96OpenDuringACommit(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "attachments")
+	path := newPath(t)
 	c := begun(t, path, served)
 	content, err := encode(record{BootID: c.bootID, Written: time.Now(), Entries: []Entry{entry("a", "10.0.0.2")}})
-	if err = errors.Join(err, c.Close(), os.Remove(path+".lock")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err, c.Close(), os.Remove(path+".lock"))
 	whileLocked(t, path, func() (err error) { c, err = Open(path, served); return err }, func() { write(t, path, string(content)) })
+	defer func() { must(t, c.Close()) }()
 	whileLocked(t, path, func() error { return c.Add(entry("b", "10.0.0.3")) }, func() {})
-	if got := recorded(c); !slices.Equal(got, []string{"10.0.0.2", "10.0.0.3"}) {
-		t.Errorf("the second one has %v", got)
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-// If the kernel refuses a lock, nothing is written.
-func TestLockIsRefused(t *testing.T) {
-	c := begun(t, filepath.Join(t.TempDir(), "attachments"), served, entry("a", "10.0.0.2"))
-	before := string(read(t, c.path))
+	before := string(read(t, path))
 	refuse.Call(t, syscall.SYS_FLOCK, func() {
-		_, openErr := Open(c.path, served)
-		err := c.Add(entry("b", "10.0.0.3"))
-		if !errors.Is(err, syscall.EIO) || !errors.Is(openErr, syscall.EIO) || string(read(t, c.path)) != before {
-			t.Errorf("Add: %v; Open: %v; or the file was changed", err, openErr)
+		_, openErr := Open(path, served)
+		if err := c.Add(entry("c", "10.0.0.4")); !errors.Is(err, syscall.EIO) || !errors.Is(openErr, syscall.EIO) {
+			t.Errorf("Add: %v; Open: %v", err, openErr)
 		}
 	})
+	same(t, "the file", before, string(read(t, path)))
+	same(t, "recorded", []string{"10.0.0.2", "10.0.0.3"}, recorded(c))
 }
 
 // TestDiskFull: on a full disk Add and Remove return errors, and the state does not
@@ -159,9 +138,7 @@ func TestDiskFull(t *testing.T) {
 	if dir == "" {
 		return
 	}
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
 	path := filepath.Join(dir, "attachments")
 	c := begun(t, path, served, entry("a", "10.0.0.2"), entry("c", "10.0.0.4"))
 	filler, err := os.Create(filepath.Join(dir, "filler"))
@@ -172,7 +149,8 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := string(read(t, path))
-	_, pruneErr := c.Prune(t.Context()) // changes nothing
+	_, pruneErr := c.Prune(t.Context())
+	must(t, pruneErr, c.Remove(key("b"))) // change nothing
 	for what, err := range map[string]error{
 		"add": c.Add(entry("b", "10.0.0.3")), "add again": c.Add(entry("a", "10.0.0.3")), "remove": c.Remove(key("c")),
 	} {
@@ -180,17 +158,9 @@ func TestDiskFull(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, err, syscall.ENOSPC)
 		}
 	}
-	if pruneErr != nil || c.Remove(key("b")) != nil {
-		t.Error("a call without a change returned an error")
-	}
-	got := recorded(c)
-	if string(read(t, path)) != before || !slices.Equal(got, []string{"10.0.0.2", "10.0.0.4"}) || len(leftovers(t, path)) != 1 {
-		t.Errorf("the file was changed, or in memory are %v, or there is %v", got, leftovers(t, path))
-	}
-	if err := errors.Join(filler.Close(), os.Remove(filler.Name()), c.Remove(key("a")), c.Add(entry("b", "10.0.0.3")), c.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if got := recorded(opened(t, path, served)); !slices.Equal(got, []string{"10.0.0.3", "10.0.0.4"}) {
-		t.Errorf("on the disk are %v", got)
-	}
+	same(t, "the file", before, string(read(t, path)))
+	same(t, "in memory", []string{"10.0.0.2", "10.0.0.4"}, recorded(c))
+	same(t, "left behind", []string{"filler"}, leftovers(t, path))
+	must(t, filler.Close(), os.Remove(filler.Name()), c.Remove(key("a")), c.Add(entry("b", "10.0.0.3")), c.Close())
+	same(t, "on the disk", []string{"10.0.0.3", "10.0.0.4"}, recorded(opened(t, path, served)))
 }
