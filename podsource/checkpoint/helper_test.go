@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -216,17 +215,12 @@ func recorded(c *Checkpoint) (out []string) {
 	return out
 }
 
-// leftovers returns the files in the record's directory except the record and its lock.
-func leftovers(t testing.TB, path string) (out []string) {
+// leftovers returns the files beside the record, but for its lock.
+func leftovers(t testing.TB, path string) []string {
 	t.Helper()
-	files, err := os.ReadDir(filepath.Dir(path))
+	files, err := filepath.Glob(path + "?*")
 	must(t, err)
-	for _, f := range files {
-		if name := f.Name(); name != filepath.Base(path) && !strings.HasSuffix(name, ".lock") && !f.IsDir() {
-			out = append(out, name)
-		}
-	}
-	return out
+	return slices.DeleteFunc(files, func(file string) bool { return file == path+".lock" })
 }
 
 // ids returns the container IDs in the answer of a source.

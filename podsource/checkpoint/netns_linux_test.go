@@ -134,16 +134,12 @@ func checkLive(t *testing.T, when string, c *Checkpoint, want ...string) {
 	must(t, os.RemoveAll(c.path+".tmp"))
 }
 
-// A namespace of which the path is gone, by a real `ip netns del` at first, lives as long as something shows it. Then the agent
-// starts again: the address is kept, and after the end it is released.
+// A namespace of which the path is gone, by a real `ip netns del` at first, lives as long as something shows it, also where the
+// agent does not see the mounts of the node (hazard 50). Then the agent starts again: the address is kept, and after the end it is
+// released.
 //
 // Guard: [namespaces.readProcesses] reads all threads, and the mounts that they see.
-func TestHazard92PathIsGone(t *testing.T) { pathIsGone(t, 92) }
-
-// TestHazard50MountsAreNotVisible: likewise, where the agent does not see the mounts of the node.
-func TestHazard50MountsAreNotVisible(t *testing.T) { pathIsGone(t, 50) }
-
-func pathIsGone(t *testing.T, hazard int) {
+func TestHazard92PathIsGone(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
 		return
@@ -158,30 +154,26 @@ func pathIsGone(t *testing.T, hazard int) {
 	write(t, bindAt, "")
 	bind := "mount --bind " + web + " " + bindAt + " && umount " + web + " && "
 	for _, row := range []struct {
-		hazard       int
 		reason, path string
 		hold         func(t *testing.T) (end func()) // begins to hold the namespace at the path
 	}{
-		{92, "a process", "/run/netns/web", func(t *testing.T) func() { return run(t, 0, "ip", "netns", "exec", "web", "sh", "-c", shell) }},
-		{92, "a mount", web, func(t *testing.T) func() {
+		{"a process", "/run/netns/web", func(t *testing.T) func() { return run(t, 0, "ip", "netns", "exec", "web", "sh", "-c", shell) }},
+		{"a mount", web, func(t *testing.T) func() {
 			mountNS(t, web)()
 			mount(t, web, bindAt, "", syscall.MS_BIND)
 			return func() { unmount(t, bindAt) }
 		}},
-		{50, "a mount in another mount namespace", web, func(t *testing.T) func() {
+		{"a mount in another mount namespace", web, func(t *testing.T) func() {
 			mountNS(t, web)()
 			return run(t, syscall.CLONE_NEWNS, "sh", "-c", bind+shell)
 		}},
-		{50, "... of which the first process has another root", web, func(t *testing.T) func() {
+		{"... of which the first process has another root", web, func(t *testing.T) func() {
 			mountNS(t, web)()
 			return run(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWPID, "sh", "-c",
 				bind+"mount --bind / "+root+" && { sleep infinity & echo begun; exec chroot "+root+" sleep infinity; }")
 		}},
-		{92, "a thread that is not the first", web, func(t *testing.T) func() { return mountNS(t, web) }},
+		{"a thread that is not the first", web, func(t *testing.T) func() { return mountNS(t, web) }},
 	} {
-		if row.hazard != hazard {
-			continue
-		}
 		t.Run(row.reason, func(t *testing.T) {
 			end := row.hold(t)
 			n := newNode(t, "a", "b")

@@ -5,7 +5,6 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,8 +38,8 @@ func skipLoudly(t *testing.T, what string, err error) {
 	t.Skipf("SKIPPED, NOT TESTED: %s does not work here: %v", what, err)
 }
 
-// TestTwoWriters: while a process has the record open, another Open fails at once, in it or in another one, and
-// readers succeed. The end of the writer releases the lock.
+// TestTwoWriters: while a process has the record open, Open in another one fails at once, and readers succeed. The end of the
+// writer releases the lock.
 func TestTwoWriters(t *testing.T) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		_, err := Open(filepath.Join(dir, "attachments"), served)
@@ -56,10 +55,6 @@ func TestTwoWriters(t *testing.T) {
 		}
 		same(t, "by a reader", []string{"a"}, ids(t, reader(t, path, served)))
 		must(t, c.Close())
-	}
-	opened(t, path, served)
-	if c, err := Open(path, served); c != nil || !errors.Is(err, ErrLocked) || errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("in this process: %v, want %v", err, ErrLocked)
 	}
 }
 
@@ -149,8 +144,7 @@ func TestDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := string(read(t, path))
-	_, pruneErr := c.Prune(t.Context())
-	must(t, pruneErr, c.Remove(key("b"))) // change nothing
+	must(t, c.Remove(key("b"))) // changes nothing
 	for what, err := range map[string]error{
 		"add": c.Add(entry("b", "10.0.0.3")), "add again": c.Add(entry("a", "10.0.0.3")), "remove": c.Remove(key("c")),
 	} {
@@ -160,7 +154,7 @@ func TestDiskFull(t *testing.T) {
 	}
 	same(t, "the file", before, string(read(t, path)))
 	same(t, "in memory", []string{"10.0.0.2", "10.0.0.4"}, recorded(c))
-	same(t, "left behind", []string{"filler"}, leftovers(t, path))
+	same(t, "left behind", []string(nil), leftovers(t, path))
 	must(t, filler.Close(), os.Remove(filler.Name()), c.Remove(key("a")), c.Add(entry("b", "10.0.0.3")), c.Close())
 	same(t, "on the disk", []string{"10.0.0.3", "10.0.0.4"}, recorded(opened(t, path, served)))
 }
