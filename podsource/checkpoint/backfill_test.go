@@ -5,6 +5,7 @@ package checkpoint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -13,8 +14,277 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
+
+// at is a time of minutes after noon.
+func at(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
+
+// TestGapUntil: the gap of a record that was written at 12:50, and is read at 12:59.
+func TestGapUntil(t *testing.T) {
+	none, own, ever := gap{at(20), at(20), at(10)}, gap{at(5), time.Time{}, at(10)}, gap{To: at(66)}
+	for _, row := range []struct {
+		reason             string
+		written, sinceBoot int // minutes
+		otherBoot          bool
+		boot               time.Duration // since the boot, when it is read
+		own                gap
+		to                 time.Time
+		want               gap
+		stepped            bool
+	}{
+		{"since it was written", 50, 50, false, 59 * time.Minute, none, at(66), gap{at(50), at(50), at(66)}, false},
+		{"... without end", 50, 50, false, 59 * time.Minute, none, time.Time{}, gap{From: at(50), Others: at(50)}, false},
+		{"from where its own begins", 50, 50, false, 59 * time.Minute, own, at(66), gap{at(5), time.Time{}, at(66)}, false},
+		{"its own is an instant", 50, 50, false, 59 * time.Minute, gap{at(10), at(10), at(10)}, at(66), gap{at(10), at(10), at(66)}, false},
+		{"its own is for others than sandboxes", 50, 50, false, 59 * time.Minute, gap{at(20), at(5), at(10)}, at(66),
+			gap{at(50), at(5), at(66)}, false},
+		{"the time since the boot is unknown", 50, 50, false, 0, none, at(66), gap{at(50), at(50), at(66)}, false},
+		{"... or was when it was written", 50, 0, false, 59 * time.Minute, none, at(66), gap{at(50), at(50), at(66)}, false},
+		{"it was written in the future, so the clock was set back", 60, 60, false, 0, none, at(66), ever, false},
+		{"at this very moment", 59, 59, false, 59 * time.Minute, none, at(66), gap{at(59), at(59), at(66)}, false},
+		{"the clocks differ by the tolerance", 50, 50, false, 59*time.Minute + clockTolerance, none, at(66), gap{at(50), at(50), at(66)}, false},
+		{"the clock was set forward: timestamps don't show what is older", 50, 55, false, 59 * time.Minute, none, at(66), ever, true},
+		{"it was set back: timestamps may be later", 50, 50, false, 69 * time.Minute, none, at(66), gap{To: at(76)}, true},
+		{"... without end", 50, 50, false, 69 * time.Minute, none, time.Time{}, gap{}, true},
+		{"an earlier boot: since this one", 50, 600, true, 10 * time.Minute, own, at(66),
+			gap{at(49).Add(-clockTolerance), at(49).Add(-clockTolerance), at(66)}, false},
+		{"... and the time since this boot is unknown", 50, 50, true, 0, none, at(66), ever, false},
+	} {
+		r := &record{Written: at(row.written), SinceBoot: time.Duration(row.sinceBoot) * time.Minute, Gap: row.own}
+		got, stepped := r.gapUntil(row.to, !row.otherBoot, at(59), row.boot)
+		if got != row.want || !stepped.IsZero() != row.stepped {
+			t.Errorf("%s: got %v, %v, want %v", row.reason, got, stepped, row.want)
+		}
+	}
+}
+
+// TestGapAnswer: there are two gaps if sandboxes are known since another time, and none where it would end before it begins.
+func TestGapAnswer(t *testing.T) {
+	both := func(from, others int) []podsource.Gap {
+		return []podsource.Gap{{From: at(others), To: at(9), But: podsource.SandboxContainers}, {From: at(from), To: at(9)}}
+	}
+	for _, row := range []struct {
+		from, others int
+		want         []podsource.Gap
+	}{
+		{5, 5, both(5, 5)[1:]}, {5, 2, both(5, 2)}, {9, 2, both(9, 2)}, {10, 2, both(10, 2)[:1]},
+		{10, 9, both(10, 9)[:1]}, {10, 10, nil}, {12, 11, nil},
+	} {
+		same(t, fmt.Sprintf("%+v", row), row.want, gap{at(row.from), at(row.others), at(9)}.answer())
+	}
+	same(t, "without end", []podsource.Gap{{From: at(1)}}, gap{From: at(1), Others: at(1)}.answer())
+}
+
+// set simulates that the wall clock was set forward since it was read last, and sets the gap, and when a step was seen.
+func set(c *Checkpoint, forward time.Duration, g gap, stepped time.Time) {
+	s := *c.state.Load()
+	s.wall, s.gap, s.stepped = s.wall.Add(-forward), g, stepped
+	c.state.Store(&s)
+}
+
+// After the clock is set, a gap that had not ended has timestamps of the old and of the new clock. It is so in the answer, and in
+// the file, and the next step is compared with the new clock.
+//
+// Guard: [state.at].
+func TestHazard52ClockIsSetInAGap(t *testing.T) {
+	now := time.Now()
+	in := func(d time.Duration) time.Time { return now.Round(0).Add(d) }
+	open, ended := gap{in(-time.Hour), in(-2 * time.Hour), in(time.Hour)}, gap{in(-time.Hour), in(-time.Hour), in(-2 * time.Minute)}
+	for _, row := range []struct {
+		reason    string
+		step      time.Duration
+		gap, want gap
+	}{
+		{"not set", clockTolerance, open, open},
+		{"forward: it ends later", time.Hour, open, gap{open.From, open.Others, in(2 * time.Hour)}},
+		{"back: when it began is unknown", -30 * time.Minute, open, gap{To: open.To}},
+		{"it had ended", time.Minute, ended, ended},
+	} {
+		s := &state{gap: row.gap, wall: in(-row.step), mono: now}
+		got := s.at(now)
+		if got.gap != row.want || got.at(now).gap != row.want || got.stepped.IsZero() != (row.step == clockTolerance) || s.gap != row.gap {
+			t.Errorf("%s: got %v, and %v from it, with a step at %v; want %v", row.reason, got.gap, got.at(now).gap, got.stepped, row.want)
+		}
+	}
+	c := begun(t, newPath(t), served)
+	set(c, time.Hour, open, time.Time{})
+	for range 2 {
+		a, err := c.Pods(t.Context())
+		if len(a.Gaps) != 2 || a.Gaps[1].To.Before(in(2*time.Hour-time.Second)) || a.Gaps[1].To.After(in(150*time.Minute)) {
+			t.Errorf("set forward by an hour: gaps %v, error %v", a.Gaps, err)
+		}
+	}
+	set(c, time.Hour, open, time.Time{})
+	if must(t, c.Add(entry("a", "10.0.0.2"))); onDisk(t, c.path).Gap.To.Before(in(2*time.Hour - time.Second)) {
+		t.Errorf("set forward by an hour: the file has %v", onDisk(t, c.path).Gap)
+	}
+}
+
+// After a step of the clock, timestamps of the last minutes don't show what a source could list: a reservation that is minutes old
+// looks an hour old. So a Backfill closes no gap.
+//
+// Guard: [Checkpoint.Backfill] compares [backfill.before] with when the step was seen.
+func TestHazard52ClockWasSet(t *testing.T) {
+	ever := gap{To: time.Now().Add(time.Hour)}
+	for _, row := range []struct {
+		reason string
+		ago    time.Duration // of the step; zero is none
+		asOf   time.Time     // of the list
+		closes bool
+	}{
+		{"no step", 0, time.Time{}, true},
+		{"a moment ago", time.Second, time.Time{}, false},
+		{"within the lag", DefaultLag - time.Minute, time.Time{}, false},
+		{"before the lag", DefaultLag + time.Minute, time.Time{}, true},
+		{"before the lag of a list by the monotonic clock", DefaultLag + time.Hour, time.Now().Add(-time.Minute), true},
+		{"within the lag of such a list", DefaultLag + time.Minute, time.Now().Add(-2 * time.Minute), false},
+		{"a list with another date", 24 * time.Hour, time.Now().Round(0), false},
+		{"... and no step", 0, time.Now().Round(0), true},
+	} {
+		c, stepped := begun(t, newPath(t), served), time.Time{}
+		if row.ago != 0 {
+			stepped = time.Now().Add(-row.ago)
+		}
+		set(c, 0, ever, stepped)
+		list, exact := runtimeOf("other"), runtimeOf("other")
+		list.AsOf, exact.AsOf = row.asOf, time.Now()
+		must(t, c.Backfill(t.Context(), answers(list, exact), by(nil)))
+		if from := c.state.Load().gap.From; from.IsZero() == row.closes {
+			t.Errorf("%s: the gap begins at %v", row.reason, from)
+		}
+	}
+	// While it was closed, or asks.
+	path := newPath(t)
+	content, err := encode(record{Written: time.Now().Add(-time.Hour), SinceBoot: boottime.Since(), Entries: []Entry{}})
+	must(t, err)
+	write(t, path, string(content))
+	c := opened(t, path, served)
+	if time.Since(c.state.Load().stepped) > time.Minute {
+		t.Error("Open does not see a step since the record was written")
+	}
+	set(c, 0, ever, time.Time{})
+	must(t, c.Backfill(t.Context(), podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		set(c, -time.Minute, c.state.Load().gap, time.Time{})
+		return runtimeOf("other"), nil
+	}), by(nil)))
+	if from := c.state.Load().gap.From; !from.IsZero() {
+		t.Errorf("set back while it asks: the gap begins at %v", from)
+	}
+}
+
+// A version without a record ran for an hour. The record does not speak of reservations of that time, nor (93) of that of an ADD
+// which that version ends after the next start. Leaks of that time are released if a runtime is asked, too, or after a Backfill.
+//
+// Guard: [record.gapUntil] begins a gap at [record.Written], and [Open] ends it after [Options.Lag].
+func TestHazard51Rollback(t *testing.T) { rollback(t, -time.Hour) }
+
+// TestHazard93ADDAcrossTheStart: see TestHazard51Rollback.
+func TestHazard93ADDAcrossTheStart(t *testing.T) { rollback(t, DefaultLag-time.Minute) }
+
+// rollback plays a rollback, with an ADD of the other version that reserves this long after the next start.
+func rollback(t *testing.T, after time.Duration) {
+	runtime := answers(runtimeOf("a", "meanwhile"))
+	attachments := by(map[string]string{"a": "10.0.0.2", "meanwhile": "10.0.0.3"})
+	all := []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"}
+	withRuntime := all[:2]
+	if after > 0 {
+		withRuntime = all // too young for the runtime to tell, and for a Backfill
+	}
+	type source = podsource.Source
+	for _, row := range []struct {
+		reason string
+		source func(t *testing.T, c *Checkpoint) source // for AtStartup
+		left   []string
+	}{
+		{"the record alone", func(_ *testing.T, c *Checkpoint) source { return c }, all},
+		{"a reader of the record", func(t *testing.T, c *Checkpoint) source { return reader(t, c.path, served) }, all},
+		{"the record and the runtime", func(_ *testing.T, c *Checkpoint) source { return podsource.Union(runtime, c) }, withRuntime},
+		{"the record after a Backfill, closed and opened again", func(t *testing.T, c *Checkpoint) source {
+			must(t, c.Backfill(t.Context(), runtime, attachments), c.Close())
+			return opened(t, c.path, served)
+		}, withRuntime},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
+			n := newNode(t)
+			n.Reserve(network1, "10.0.0.2", "a", 3*time.Hour)
+			n.Reserve(network1, "10.0.0.3", "meanwhile", -after)
+			n.Reserve(network1, "10.0.0.4", "leaked-meanwhile", -after)
+			n.Reserve(network1, "10.0.0.5", "leaked-before", 3*time.Hour)
+			closed, a := gap{at(1), at(1), at(0)}, entry("a", "10.0.0.2")
+			content, err := encode(record{Written: time.Now().Add(-2 * time.Hour), Gap: closed, Entries: []Entry{a}})
+			must(t, err)
+			path := newPath(t)
+			write(t, path, string(content))
+			n.keeps("after the hook", row.source(t, opened(t, path, served)), row.left...)
+		})
+	}
+}
+
+// The writer writes until when the record was kept, with each change and when it is closed. The gap of the next writer begins
+// then, and is kept for later ones.
+//
+// Guard: [Checkpoint.Close] writes the record, and [Checkpoint.commit] keeps [record.Gap].
+func TestHazard51UntilWhen(t *testing.T) {
+	path := newPath(t)
+	c := begun(t, path, noLag, entry("a", "10.0.0.2"))
+	kept := time.Now()
+	must(t, c.Close())
+	closed := time.Now()
+	for range 3 {
+		c := opened(t, path, noLag)
+		g := c.state.Load().gap
+		if !g.From.After(kept) || g.From.After(closed) || g.To.Before(closed) || g.To.After(time.Now()) {
+			t.Errorf("gap %v; it was closed between %v and %v", g, kept, closed)
+		}
+		must(t, c.Add(entry("b", "10.0.0.3")))
+		a, err := reader(t, path, served).Pods(t.Context())
+		must(t, err)
+		same(t, "a reader's gaps", []podsource.Gap{{From: g.From}}, a.Gaps)
+		must(t, c.Close())
+	}
+}
+
+// A runtime lists only containers made through the CRI. The record does not speak of an address that a container of nerdctl got
+// before the record began, however often the runtime is asked.
+//
+// Guard: [Checkpoint.Backfill] leaves [gap.Others] as it is.
+func TestHazard49BackfillFromRuntime(t *testing.T) {
+	sandbox, leaked, nerdctl := strings.Repeat("5a", 32), strings.Repeat("1e", 32), "default-"+strings.Repeat("ed", 32)
+	n := newNode(t, sandbox, leaked, nerdctl)
+	n.allow = nil
+	cri := runtimeOf(sandbox)
+	cri.Names = podsource.SandboxContainers
+	path := newPath(t)
+	c := opened(t, path, noLag)
+	fill := func() error { return c.Backfill(t.Context(), answers(cri), by(map[string]string{sandbox: "10.0.0.2"})) }
+	must(t, fill(), fill())
+	if err := fill(); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a gap is left: %v", err)
+	}
+	must(t, c.Close())
+	for _, source := range []podsource.Source{opened(t, path, noLag), reader(t, path, served)} {
+		n.keeps("with the runtime", podsource.Union(source, answers(cri)), "10.0.0.2", "10.0.0.4")
+		n.keeps("alone", source, "10.0.0.2", "10.0.0.4")
+	}
+}
+
+// A rebooted node, a full pool, and the record alone: everything is freed in the hook.
+//
+// Guard: a record of another boot is empty, and the gap of [record.gapUntil] begins with this boot.
+func TestHazard110RebootedNode(t *testing.T) {
+	n := newNode(t)
+	gctest.Uptime(t, boottime.Since())
+	for _, ip := range []string{"10.0.0.2", "10.0.0.3"} {
+		n.Reserve(network1, ip, "before-"+ip, boottime.Since()+time.Hour)
+	}
+	n.Reserve(network1, "10.0.0.4", "of-this-boot", boottime.Since()/2)
+	path := newPath(t)
+	write(t, path, string(written(t, ofBoot("before"), entry("before-10.0.0.2", "10.0.0.2"))))
+	n.keeps("after the hook", opened(t, path, served), "10.0.0.4")
+}
 
 var errAny = errors.New("any error")
 
@@ -92,11 +362,11 @@ func TestBackfill(t *testing.T) {
 	}
 }
 
-// Evicted pods, and finished pods that still list an address, are not recorded, and leave no gap; a starting pod leaves one
-// only since its start.
+// Evicted pods, and finished pods that still list an address, are not recorded, and leave no gap; a starting pod leaves one only
+// since its start.
 //
-// Guard: [finishedLongAgo] leaves out pods that have no attachment any more, and
-// [backfill.add] returns no error for a pod without addresses and containers.
+// Guard: [finishedLongAgo] leaves out pods that have no attachment any more, and [backfill.add] returns no error for a pod without
+// addresses and containers.
 func TestHazard61FinishedPods(t *testing.T) {
 	n, c := newNode(t, "live", "leaked"), opened(t, newPath(t), served)
 	reserved := map[string]string{"10.0.0.2": "live", "10.0.0.3": "new-owner"}
@@ -122,8 +392,7 @@ func TestHazard61FinishedPods(t *testing.T) {
 	n.keeps("after the hook", c, "10.0.0.2")
 }
 
-// TestBackfillLeavesOpen: the time in which the source may not list containers yet
-// stays a gap, however often it is asked.
+// TestBackfillLeavesOpen: the time in which the source may not list containers yet stays a gap, however often it is asked.
 func TestBackfillLeavesOpen(t *testing.T) {
 	const lag = time.Minute
 	at := time.Now()
@@ -220,8 +489,8 @@ func TestBackfillOfKinds(t *testing.T) {
 	}
 }
 
-// TestBackfillWhileServing: changes by the agent during a Backfill take precedence. A failed change and a removal before it
-// have no effect on it.
+// TestBackfillWhileServing: changes by the agent during a Backfill take precedence. A failed change and a removal before it have
+// no effect on it.
 func TestBackfillWhileServing(t *testing.T) {
 	c := begun(t, newPath(t), served, entry("a", "10.0.0.2"))
 	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
@@ -263,8 +532,8 @@ func TestBackfillEnds(t *testing.T) {
 	}
 }
 
-// TestAddBeforeBackfill: a record that began with one attachment would declare that
-// there is no other, and the node's older pods would lose their addresses. So it is, too, after a Backfill that failed.
+// TestAddBeforeBackfill: a record that began with one attachment would declare that there is no other, and the node's older pods
+// would lose their addresses. So it is, too, after a Backfill that failed.
 func TestAddBeforeBackfill(t *testing.T) {
 	c := opened(t, newPath(t), served)
 	for _, c.dirty = range []bool{false, true} {

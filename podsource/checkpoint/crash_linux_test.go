@@ -23,9 +23,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/internal/refuse"
 )
 
-// An agent serves one ADD and one DEL in a process of its own. The last step of ADD is
-// Checkpoint.Add, and that of DEL Checkpoint.Remove. A fault is injected into one of its
-// system calls. Reservations and the record are in the same directory.
+// An agent serves one ADD and one DEL in a process of its own. The last step of ADD is Checkpoint.Add, and that of DEL
+// Checkpoint.Remove. A fault is injected into one of its system calls. Reservations and the record are in the same directory.
 type agent struct {
 	*Checkpoint
 	*disk.Store
@@ -33,8 +32,7 @@ type agent struct {
 
 const newIP = "10.0.0.3"
 
-// startAgent starts an agent on a node whose runtime lists these containers. It lists
-// them at once, so the record has no gap.
+// startAgent starts an agent on a node whose runtime lists these containers. It lists them at once, so the record has no gap.
 func startAgent(dir string, listed ...string) (*agent, error) {
 	c, err := Open(filepath.Join(dir, "attachments"), noLag)
 	if err != nil {
@@ -129,8 +127,8 @@ func program(t *testing.T) (exe string) {
 	return exe
 }
 
-// strace runs the test's agent with a fault, in a directory with a record of one
-// attachment. It returns the agent's output and the trace.
+// strace runs the test's agent with a fault, in a directory with a record of one attachment. It returns the agent's output and the
+// trace.
 func strace(t *testing.T, exe, expression string) (n *node, out, trace string, err error) {
 	t.Helper()
 	n = newNode(t, "a")
@@ -187,9 +185,9 @@ func eachFault(t *testing.T, faults []string, check func(t *testing.T, n *node, 
 	}
 }
 
-// TestHazard24KilledAtEveryCall kills the agent at every system call that it makes in
-// its directory. After AtStartup of the next start, the reservations are those of the
-// recorded attachments, and include those of all live containers. Then the request that did not end is repeated, as the runtime does.
+// TestHazard24KilledAtEveryCall kills the agent at every system call that it makes in its directory. After AtStartup of the next
+// start, the reservations are those of the recorded attachments, and include those of all live containers. Then the request that
+// did not end is repeated, as the runtime does.
 //
 // Guard: [replace] replaces the file atomically.
 func TestHazard24KilledAtEveryCall(t *testing.T) {
@@ -224,10 +222,10 @@ func TestHazard24KilledAtEveryCall(t *testing.T) {
 }
 
 // TestHazard25EveryCallFailsOnce: after any step fails, the runtime's next try succeeds without a restart. If a commit fails after
-// the rename, the file may have an entry whose Add returned an error. Then the next change writes the file, even if it changes nothing.
+// the rename, the file may have an entry whose Add returned an error. Then the next change writes the file, even if it changes
+// nothing.
 //
-// Guard: [Checkpoint.change] stores a state after its commit, and with
-// [Checkpoint.dirty] the next change writes the file again.
+// Guard: [Checkpoint.change] stores a state after its commit, and with [Checkpoint.dirty] the next change writes the file again.
 func TestHazard25EveryCallFailsOnce(t *testing.T) {
 	eachFault(t, []string{"error=EIO", "error=ENOSPC"}, func(t *testing.T, n *node, out, _ string, err error) {
 		if err != nil || !strings.Contains(out, "done: DEL") {
@@ -243,9 +241,9 @@ func TestHazard25EveryCallFailsOnce(t *testing.T) {
 	})
 }
 
-// The power fails during an Add, after any of its system calls. Of what was not synced, the disk has all, nothing, a part, or zeros,
-// in any order. Each file that it may have then is replayed: the record has the state before the Add, or after it, and after it once
-// the Add has returned.
+// The power fails during an Add, after any of its system calls. Of what was not synced, the disk has all, nothing, a part, or
+// zeros, in any order. Each file that it may have then is replayed: the record has the state before the Add, or after it, and
+// after it once the Add has returned.
 //
 // Guard: [replace] syncs the file before it renames it, and the directory before it returns.
 func TestHazard24PowerLoss(t *testing.T) {
@@ -300,7 +298,8 @@ func TestHazard24PowerLoss(t *testing.T) {
 }
 
 // The lock file is removed while the record is open. A second writer, of this process or of another one, opens the record; then no
-// change of the first one succeeds, and none of the second one is lost. While nobody else has opened it, the first one is told, too.
+// change of the first one succeeds, and none of the second one is lost. While nobody else has opened it, the first one is told,
+// too.
 //
 // Guard: [lockDirectory] compares the lock file with the one at its path.
 func TestHazard96LockFileIsRemoved(t *testing.T) {
@@ -326,7 +325,8 @@ func TestHazard96LockFileIsRemoved(t *testing.T) {
 	same(t, "recorded", []string{"10.0.0.2", "10.0.0.3"}, recorded(opened(t, path, served)))
 }
 
-// whileLocked calls do while the directory of a record is locked, as during a commit or an Open, and meanwhile when do waits for it.
+// whileLocked calls do while the directory of a record is locked, as during a commit or an Open, and meanwhile when do waits for
+// it.
 func whileLocked(t *testing.T, path string, do func() error, meanwhile func()) {
 	t.Helper()
 	dir, err := locked(filepath.Dir(path), os.O_RDONLY, true)
@@ -344,8 +344,8 @@ func whileLocked(t *testing.T, path string, do func() error, meanwhile func()) {
 	must(t, dir.Close(), <-done)
 }
 
-// A second writer, after the lock file was removed, reads what the first one commits just then; and a commit waits for an Open. If the
-// kernel refuses a lock, nothing is written.
+// A second writer, after the lock file was removed, reads what the first one commits just then; and a commit waits for an Open. If
+// the kernel refuses a lock, nothing is written.
 //
 // Guard: [Open] and [replace] lock the directory.
 func TestHazard96OpenDuringACommit(t *testing.T) {
@@ -367,8 +367,8 @@ func TestHazard96OpenDuringACommit(t *testing.T) {
 	same(t, "recorded", []string{"10.0.0.2", "10.0.0.3"}, recorded(c))
 }
 
-// TestDiskFull: on a full disk Add and Remove return errors, and the state does not
-// change, in memory and on the disk. After that both work again.
+// TestDiskFull: on a full disk Add and Remove return errors, and the state does not change, in memory and on the disk. After that
+// both work again.
 func TestDiskFull(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {

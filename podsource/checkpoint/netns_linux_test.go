@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// inNamespaces runs this test in mount, network and PID namespaces of its own, as on a node that is a container, and
-// returns a directory for it there. It returns "" after the test has run there.
+// inNamespaces runs this test in mount, network and PID namespaces of its own, as on a node that is a container, and returns a
+// directory for it there. It returns "" after the test has run there.
 func inNamespaces(t *testing.T) (dir string) {
 	t.Helper()
 	if dir = os.Getenv(childEnv); dir != "" {
@@ -214,8 +214,8 @@ func TestHazard92PathIsGone(t *testing.T) {
 	}
 }
 
-// An entry has ended only if its namespace is known, and is shown nowhere. The kernel uses the number of a namespace again, whose ID
-// shows that on kernels that have one. Prune leaves entries that are recorded again while it checks namespaces.
+// An entry has ended only if its namespace is known, and is shown nowhere. The kernel uses the number of a namespace again, whose
+// ID shows that on kernels that have one. Prune leaves entries that are recorded again while it checks namespaces.
 //
 // Guard: [divide] finds no ended namespace of an unknown number, and [NetNS.is] compares [NetNS.ID], which [readNetNS] reads.
 func TestHazard50Ended(t *testing.T) {
