@@ -76,9 +76,7 @@ func tryTwice(t *testing.T, what string, do func() error, undo func()) {
 	err := do()
 	if err != nil {
 		fmt.Println("failed once:", what, err)
-		if undo != nil {
-			undo()
-		}
+		undo()
 		err = do()
 	}
 	must(t, err)
@@ -88,25 +86,20 @@ func tryTwice(t *testing.T, what string, do func() error, undo func()) {
 func agentProcess(t *testing.T, dir string) {
 	runtime.LockOSThread() // strace counts calls per thread
 	var a *agent
-	tryTwice(t, "start", func() (err error) { a, err = startAgent(dir, "a"); return err }, nil)
-	defer a.Close()
+	tryTwice(t, "start", func() (err error) { a, err = startAgent(dir, "a"); return err }, func() {})
+	defer func() { fmt.Println("closed:", a.Close()) }()
 	tryTwice(t, "ADD", a.add, func() {
 		dirty := a.dirty
 		same(t, "in memory after a failed ADD", []string{"10.0.0.2"}, recorded(a.Checkpoint))
 		blockWrites(t, a.path)
-		if err := a.del(); (err != nil) != dirty {
-			t.Errorf("DEL without a file: %v, want an error if the file is unknown, %t", err, dirty)
-		}
+		check(t, (a.del() != nil) == dirty, "DEL without a file: want an error if the file is unknown, %t", dirty)
 		must(t, os.RemoveAll(a.path+".tmp"), a.del())
 		same(t, "on the disk after its DEL", a.Entries(), onDisk(t, a.path).Entries)
-		if a.dirty {
-			t.Error("the next DEL would write again")
-		}
+		check(t, !a.dirty, "the next DEL would write again")
 	})
-	if _, ok := a.Get(key("new")); !ok {
-		t.Error("there is no record for DEL")
-	}
-	tryTwice(t, "DEL", a.del, nil)
+	_, ok := a.Get(key("new"))
+	check(t, ok, "there is no record for DEL")
+	tryTwice(t, "DEL", a.del, func() {})
 }
 
 // program returns this program, for runs under strace.
@@ -120,9 +113,7 @@ func program(t *testing.T) (exe string) {
 	// With the race detector a start takes too long for hundreds of runs.
 	if info, ok := debug.ReadBuildInfo(); !ok || slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		exe = filepath.Join(t.TempDir(), "checkpoint.test")
-		if out, err := exec.Command("go", "test", "-c", "-o", exe, ".").CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+		must(t, exec.Command("go", "test", "-c", "-o", exe, ".").Run())
 	}
 	return exe
 }
@@ -154,8 +145,8 @@ func strace(t *testing.T, exe, expression string) (n *node, out, trace string, e
 }
 
 // eachFault runs the agent of this test with a fault in each of its system calls, of those that change something or come between
-// two changes, until there is none left. check returns whether the agent met the fault.
-func eachFault(t *testing.T, faults []string, check func(t *testing.T, n *node, out, trace string, err error)) {
+// two changes, until there is none left.
+func eachFault(t *testing.T, faults []string, after func(t *testing.T, n *node, out string, err error)) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		agentProcess(t, dir)
 		return
@@ -175,11 +166,9 @@ func eachFault(t *testing.T, faults []string, check func(t *testing.T, n *node, 
 					if !strings.Contains(trace, "(INJECTED)") && !strings.Contains(trace, "killed by SIGKILL") {
 						break
 					}
-					check(t, n, out, trace, err)
+					after(t, n, out, err)
 				}
-				if when < 3 {
-					t.Error("fewer than two calls were tried")
-				}
+				check(t, when >= 3, "fewer than two calls were tried")
 			})
 		}
 	}
@@ -191,7 +180,7 @@ func eachFault(t *testing.T, faults []string, check func(t *testing.T, n *node, 
 //
 // Guard: [replace] replaces the file atomically.
 func TestHazard24KilledAtEveryCall(t *testing.T) {
-	eachFault(t, []string{"signal=KILL"}, func(t *testing.T, n *node, out, _ string, _ error) {
+	eachFault(t, []string{"signal=KILL"}, func(t *testing.T, n *node, out string, _ error) {
 		added, deleted := strings.Contains(out, "done: ADD"), strings.Contains(out, "done: DEL")
 		listed := []string{"a"}
 		if added && !deleted {
@@ -203,16 +192,15 @@ func TestHazard24KilledAtEveryCall(t *testing.T) {
 		}
 		defer a.Close()
 		isRecorded, isReserved := slices.Contains(recorded(a.Checkpoint), newIP), slices.Contains(n.left(), newIP)
-		if added && !isRecorded && isReserved || deleted && isRecorded {
-			t.Errorf("recorded: %t; its output was\n%s", isRecorded, out)
-		}
+		check(t, !added || isRecorded || !isReserved, "the ADD is not recorded; its output was\n%s", out)
+		check(t, !deleted || !isRecorded, "the DEL is not recorded; its output was\n%s", out)
 		leaked := func(ip string) bool { return !slices.Contains(recorded(a.Checkpoint), ip) }
 		n.keeps("after AtStartup", a, slices.DeleteFunc(n.left(), leaked)...)
 		if added && !deleted {
-			tryTwice(t, "DEL again", a.del, nil)
+			tryTwice(t, "DEL again", a.del, func() {})
 		}
 		same(t, "recorded, and reserved, after AtStartup and the runtime's DEL", recorded(a.Checkpoint), n.left())
-		tryTwice(t, "the next ADD", a.add, nil)
+		tryTwice(t, "the next ADD", a.add, func() {})
 		same(t, "recorded in the end", []string{"10.0.0.2", newIP}, recorded(a.Checkpoint))
 		same(t, "reserved in the end", []string{"10.0.0.2", newIP}, n.left())
 		if same(t, "left behind", []string(nil), leftovers(t, a.path)); t.Failed() {
@@ -227,10 +215,12 @@ func TestHazard24KilledAtEveryCall(t *testing.T) {
 //
 // Guard: [Checkpoint.change] stores a state after its commit, and with [Checkpoint.dirty] the next change writes the file again.
 func TestHazard25EveryCallFailsOnce(t *testing.T) {
-	eachFault(t, []string{"error=EIO", "error=ENOSPC"}, func(t *testing.T, n *node, out, _ string, err error) {
+	eachFault(t, []string{"error=EIO", "error=ENOSPC"}, func(t *testing.T, n *node, out string, err error) {
 		if err != nil || !strings.Contains(out, "done: DEL") {
 			t.Fatalf("%v\n%s", err, out)
 		}
+		told := strings.Contains(out, "failed once") || !strings.Contains(out, "closed: <nil>")
+		check(t, told || !strings.Contains(t.Name(), "/fsync/"), "an fsync failed, and no call\n%s", out)
 		a, err := startAgent(n.Store.DataDir(), "a")
 		must(t, err)
 		defer a.Close()
@@ -283,18 +273,15 @@ func TestHazard24PowerLoss(t *testing.T) {
 			write(t, disk, content)
 			write(t, disk+".tmp", data[0]) // the old file may be there beside it
 			c, err := Open(disk, served)
-			if err != nil {
-				t.Fatalf("file %d of %d after %s: %v", i, len(files), line, err)
-			}
+			must(t, err)
 			got := recorded(c)
-			if err := c.Close(); err != nil || !slices.Contains(got, "10.0.0.2") || (content == after) != (len(got) == 2) {
-				t.Errorf("file %d of %d after %s: recorded are %v, error %v", i, len(files), line, got, err)
-			}
+			whole := slices.Contains(got, "10.0.0.2") && (content == after) == (len(got) == 2)
+			check(t, whole, "file %d of %d after %s: recorded are %v", i, len(files), line, got)
+			must(t, c.Close())
 		}
 	}
-	if same(t, "what the disk may have after the Add", []string{after}, files); steps != 4 {
-		t.Errorf("there were %d steps in\n%s", steps, trace)
-	}
+	same(t, "what the disk may have after the Add", []string{after}, files)
+	check(t, steps == 4, "there were %d steps in\n%s", steps, trace)
 }
 
 // The lock file is removed while the record is open. A second writer, of this process or of another one, opens the record; then no
@@ -308,9 +295,7 @@ func TestHazard96LockFileIsRemoved(t *testing.T) {
 	must(t, err, first.Backfill(t.Context(), noPods, nil), first.Add(entry("a", "10.0.0.2")), os.Remove(path+".lock"))
 	refused := func(err error) {
 		t.Helper()
-		if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), path+".lock was removed") {
-			t.Errorf("%v, want %v", err, ErrLocked)
-		}
+		check(t, errors.Is(err, ErrLocked) && strings.Contains(err.Error(), path+".lock was removed"), "%v, want %v", err, ErrLocked)
 	}
 	refused(first.Add(entry("lost", "10.0.0.9")))
 	second := opened(t, path, served)
@@ -318,9 +303,8 @@ func TestHazard96LockFileIsRemoved(t *testing.T) {
 	refused(first.Add(entry("lost", "10.0.0.9")))
 	refused(first.Remove(key("a")))
 	refused(first.Close())
-	if _, err := Open(path, served); !errors.Is(err, ErrLocked) {
-		t.Errorf("a third writer: %v, want %v", err, ErrLocked)
-	}
+	_, err = Open(path, served)
+	check(t, errors.Is(err, ErrLocked), "a third writer: %v, want %v", err, ErrLocked)
 	must(t, second.Close())
 	same(t, "recorded", []string{"10.0.0.2", "10.0.0.3"}, recorded(opened(t, path, served)))
 }
@@ -334,12 +318,10 @@ func whileLocked(t *testing.T, path string, do func() error, meanwhile func()) {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
 	waits := fmt.Sprintf("-> FLOCK  ADVISORY  WRITE %d ", os.Getpid())
-	for !strings.Contains(string(read(t, "/proc/locks")), waits) {
-		if len(done) > 0 {
-			t.Error("it does not wait")
-			break
-		}
+	for len(done) == 0 && !strings.Contains(string(read(t, "/proc/locks")), waits) {
+		continue
 	}
+	check(t, len(done) == 0, "it does not wait")
 	meanwhile()
 	must(t, dir.Close(), <-done)
 }
@@ -358,10 +340,9 @@ func TestHazard96OpenDuringACommit(t *testing.T) {
 	whileLocked(t, path, func() error { return c.Add(entry("b", "10.0.0.3")) }, func() {})
 	before := string(read(t, path))
 	refuse.Call(t, syscall.SYS_FLOCK, func() {
-		_, openErr := Open(path, served)
-		if err := c.Add(entry("c", "10.0.0.4")); !errors.Is(err, syscall.EIO) || !errors.Is(openErr, syscall.EIO) {
-			t.Errorf("Add: %v; Open: %v", err, openErr)
-		}
+		_, err := Open(path, served)
+		check(t, errors.Is(err, syscall.EIO), "Open: %v", err)
+		check(t, errors.Is(c.Add(entry("c", "10.0.0.4")), syscall.EIO), "Add: no error")
 	})
 	same(t, "the file", before, string(read(t, path)))
 	same(t, "recorded", []string{"10.0.0.2", "10.0.0.3"}, recorded(c))
@@ -381,18 +362,14 @@ func TestDiskFull(t *testing.T) {
 	for err == nil {
 		_, err = filler.Write(make([]byte, 4096))
 	}
-	if !errors.Is(err, syscall.ENOSPC) {
-		t.Fatal(err)
-	}
+	check(t, errors.Is(err, syscall.ENOSPC), "the disk is not full: %v", err)
 	before := string(read(t, path))
-	must(t, c.Remove(key("b"))) // changes nothing
 	for what, err := range map[string]error{
 		"add": c.Add(entry("b", "10.0.0.3")), "add again": c.Add(entry("a", "10.0.0.3")), "remove": c.Remove(key("c")),
 	} {
-		if !errors.Is(err, syscall.ENOSPC) {
-			t.Errorf("%s: %v, want %v", what, err, syscall.ENOSPC)
-		}
+		check(t, errors.Is(err, syscall.ENOSPC), "%s: %v, want %v", what, err, syscall.ENOSPC)
 	}
+	must(t, c.Remove(key("b"))) // changes nothing
 	same(t, "the file", before, string(read(t, path)))
 	same(t, "in memory", []string{"10.0.0.2", "10.0.0.4"}, recorded(c))
 	same(t, "left behind", []string(nil), leftovers(t, path))

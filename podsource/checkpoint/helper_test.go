@@ -39,6 +39,13 @@ func must(t testing.TB, errs ...error) {
 	}
 }
 
+func check(t testing.TB, ok bool, format string, args ...any) {
+	t.Helper()
+	if !ok {
+		t.Errorf(format, args...)
+	}
+}
+
 const network1 = "podnet"
 
 func key(containerID string) Key { return Key{network1, containerID, "eth0"} }

@@ -116,9 +116,8 @@ func run(t *testing.T, flags uintptr, args ...string) (end func()) {
 		_ = cmd.Wait() // it was killed
 	}
 	t.Cleanup(end)
-	if n, err := out.Read(make([]byte, 10)); n == 0 {
-		t.Fatalf("%v: %v", args, err)
-	}
+	_, err = out.Read(make([]byte, 10))
+	must(t, err)
 	return end
 }
 
@@ -132,14 +131,11 @@ func attachedTo(containerID, ip, path string) Entry {
 // checkLive checks that exactly these containers are live, for the writer, for a reader and for Prune, which says so only.
 func checkLive(t *testing.T, when string, c *Checkpoint, want ...string) {
 	t.Helper()
-	_, _, unknown := divide(t.Context(), c.Entries())
-	same(t, fmt.Sprintf("%s, %v: by the writer", when, unknown), want, ids(t, c))
-	same(t, fmt.Sprintf("%s, %v: by a reader", when, unknown), want, ids(t, reader(t, c.path, served)))
+	same(t, when+": by the writer", want, ids(t, c))
+	same(t, when+": by a reader", want, ids(t, reader(t, c.path, served)))
 	blockWrites(t, c.path)
-	ended := len(c.Entries()) - len(want)
-	if gone, err := c.Prune(t.Context()); (err != nil) != (ended > 0) || gone != nil {
-		t.Errorf("%s: the file can't be written: pruned %v, %v", when, gone, err)
-	}
+	gone, err := c.Prune(t.Context())
+	check(t, (err != nil) == (len(c.Entries()) > len(want)) && gone == nil, "%s: the file can't be written: pruned %v, %v", when, gone, err)
 	must(t, os.RemoveAll(c.path+".tmp"))
 }
 
@@ -188,27 +184,21 @@ func TestHazard92PathIsGone(t *testing.T) {
 			n := newNode(t, "a", "b")
 			c := begun(t, newPath(t), noLag, attachedTo("a", "10.0.0.2", row.path), entry("b", "10.0.0.3"))
 			was := c.Entries()[0].NetNS
-			if !was.Present() {
-				t.Errorf("%+v is not at its path", was)
-			}
+			check(t, was.Present(), "%+v is not at its path", was)
 			if row.path == web {
 				unmount(t, web)
-			} else if out, err := exec.Command("ip", "netns", "del", "web").CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
+			} else {
+				must(t, exec.Command("ip", "netns", "del", "web").Run())
 			}
 			must(t, c.Close())
 			c = opened(t, c.path, noLag)
 			checkLive(t, "held", c, "a", "b")
 			n.keeps("held", c, "10.0.0.2", "10.0.0.3")
-			if was.Present() {
-				t.Errorf("%+v is still at its path", was)
-			}
+			check(t, !was.Present(), "%+v is still at its path", was)
 			end()
 			checkLive(t, "ended", c, "b")
 			gone, err := c.Prune(t.Context())
-			if err != nil || len(gone) != 1 || gone[0].NetNS != was || len(c.Entries()) != 1 {
-				t.Errorf("pruned %v, %v", gone, err)
-			}
+			check(t, err == nil && len(gone) == 1 && gone[0].NetNS == was && len(c.Entries()) == 1, "pruned %v, %v", gone, err)
 			n.keeps("ended", c, "10.0.0.3")
 		})
 	}
@@ -238,16 +228,20 @@ func TestHazard50Ended(t *testing.T) {
 	must(t, os.Remove(nsPath), os.Symlink("/proc/self/ns/net", nsPath))
 	checkLive(t, "a link to another one is at its path", c, "unknown")
 
-	if (NetNS{Path: filepath.Join(dir, "none"), Inode: 5}).Present() || (NetNS{Path: "/proc/self/ns/net"}).Present() {
-		t.Error("a namespace without identity, or at a missing path, is present")
+	check(t, !NetNS{Path: "/none"}.Present(), "an unknown namespace is present")
+	descriptors := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(all)
 	}
+	were := descriptors()
+	check(t, readNetNS(nsPath).Inode != 0 && descriptors() == were, "a namespace that was read is still open")
 	t.Chdir("/proc/self")
 	write(t, empty, "")
 	for _, as := range []NetNS{{Path: "ns/net"}, {Path: empty}, {Path: "/none"}, {Path: nsPath, Inode: 5}} { // relative, none, missing, known
 		e := Entry{Key: key("a"), NetNS: as}
-		if err := e.normalize(); err != nil || e.NetNS != as {
-			t.Errorf("%+v is recorded as %+v, %v", as, e.NetNS, err)
-		}
+		must(t, e.normalize())
+		check(t, e.NetNS == as, "%+v is recorded as %+v", as, e.NetNS)
 	}
 
 	other := filepath.Join(dir, "other")
@@ -277,9 +271,8 @@ func TestHazard50Ended(t *testing.T) {
 	ctx := during{t.Context(), func() {
 		once.Do(func() { must(t, c.Remove(key("a")), c.Add(recordedAs("b", "/none", 2, 0))) })
 	}}
-	if gone, err := c.Prune(ctx); err != nil || len(gone) != 1 || gone[0].Key != key("c") {
-		t.Errorf("pruned: %v, %v", gone, err)
-	}
+	gone, err := c.Prune(ctx)
+	check(t, err == nil && len(gone) == 1 && gone[0].Key == key("c"), "pruned: %v, %v", gone, err)
 	same(t, "after Prune", []Entry{recordedAs("b", "/none", 2, 0), entry("d", "10.0.0.5")}, c.Entries())
 }
 
@@ -336,18 +329,14 @@ func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 		})
 	}
 	for err, want := range map[error]error{syscall.ENOENT: nil, syscall.ESRCH: nil, syscall.EINVAL: nil, syscall.EACCES: syscall.EACCES} {
-		if got := unlessEnded(err); got != want {
-			t.Errorf("%v: got %v, want %v", err, got, want)
-		}
+		check(t, unlessEnded(err) == want, "%v: got %v, want %v", err, unlessEnded(err), want)
 	}
 	checkLive(t, "with a container", c)
 	must(t, zombie.Wait())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if live, ended, err := divide(ctx, c.Entries()); !errors.Is(err, context.Canceled) || len(live) != 1 || ended != nil {
-		t.Errorf("after the end of the context: %v, %v, %v", live, ended, err)
-	}
-	if gone, err := c.Prune(ctx); !errors.Is(err, context.Canceled) || gone != nil {
-		t.Errorf("pruned after the end of the context: %v, %v", gone, err)
-	}
+	live, ended, err := divide(ctx, c.Entries())
+	check(t, errors.Is(err, context.Canceled) && len(live) == 1 && ended == nil, "after the end of the context: %v, %v, %v", live, ended, err)
+	gone, err := c.Prune(ctx)
+	check(t, errors.Is(err, context.Canceled) && gone == nil, "pruned after the end of the context: %v, %v", gone, err)
 }
