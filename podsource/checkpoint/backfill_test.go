@@ -114,6 +114,7 @@ func TestHazard52ClockIsSetInAGap(t *testing.T) {
 			t.Errorf("set forward by an hour: gaps %v, error %v", a.Gaps, err)
 		}
 	}
+	check(t, !c.state.Load().stepped.IsZero(), "the step is not kept after the answer")
 	set(c, time.Hour, open, time.Time{})
 	if must(t, c.Add(entry("a", "10.0.0.2"))); onDisk(t, c.path).Gap.To.Before(in(2*time.Hour - time.Second)) {
 		t.Errorf("set forward by an hour: the file has %v", onDisk(t, c.path).Gap)
@@ -403,8 +404,7 @@ func TestBackfillLeavesOpen(t *testing.T) {
 		{"... with attachments", list(podsource.Pod{UID: "attached", MoreIPs: true, StartedAt: ago(time.Hour)}), asked},
 		{"its addresses are known", list(podsource.Pod{IPs: ip, StartedAt: ago(time.Hour)}), asked},
 		{"a list of an hour ago", dated(ago(time.Hour)), ago(time.Hour + lag)},
-		{"a list of a time in the future", dated(far), time.Time{}},
-		{"... soon", dated(at.Add(lag / 2)), time.Time{}},
+		{"a list of a time in the future", dated(at.Add(lag / 2)), time.Time{}},
 		{"a record with a gap", dated(time.Time{}, podsource.Gap{From: ago(time.Hour)},
 			podsource.Gap{From: ago(2 * time.Hour), To: ago(time.Hour)}), ago(2 * time.Hour)},
 	} {
@@ -429,7 +429,7 @@ func TestBackfillLeavesOpen(t *testing.T) {
 			must(t, c.Backfill(t.Context(), slow, of))
 			g := c.state.Load().gap
 			ends := !g.To.Before(at.Add(lag)) && !g.To.After(time.Now().Add(lag))
-			check(t, g.Others == g.From && ends, "%s: gap %v, want one that ends the lag after the first call", row.reason, g)
+			check(t, g.Others.Equal(g.From) && ends, "%s: gap %v, want one that ends the lag after the first call", row.reason, g)
 			right := g.From.Equal(row.from)
 			if row.from.Equal(asked) {
 				right = !g.From.Before(before.Add(-lag)) && !g.From.After(called.Add(-lag))
@@ -492,7 +492,7 @@ func TestBackfillEnds(t *testing.T) {
 	err := c.Backfill(ended, podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) { return list, ctx.Err() }), by(nil))
 	must(t, c.Backfill(t.Context(), answers(list), by(nil)))
 	now := c.state.Load().gap
-	check(t, errors.Is(err, context.Canceled) && now.From == was.From, "the gap was %v and is %v; error %v", was, now, err)
+	check(t, errors.Is(err, context.Canceled) && now.From.Equal(was.From), "the gap was %v and is %v; error %v", was, now, err)
 	c = begun(t, newPath(t), noLag)
 	before := string(read(t, c.path))
 	err = c.Backfill(t.Context(), nil, nil)
@@ -501,7 +501,7 @@ func TestBackfillEnds(t *testing.T) {
 	check(t, err == nil && got.Gaps == nil && got.Note == "", "got %+v, %v, want no gaps", got, err)
 	f := backfill{asked: at(5), before: at(3)} // a coarse clock shows the same time for a list as for the call
 	f.notListedSince(at(5))
-	check(t, f.before == at(3), "a list of the time of the call counts as one of %v", f.before)
+	check(t, f.before.Equal(at(3)), "a list of the time of the call counts as one of %v", f.before)
 }
 
 // TestAddBeforeBackfill: a record that began with one attachment would declare that there is no other, and the node's older pods

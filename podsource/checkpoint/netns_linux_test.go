@@ -157,6 +157,7 @@ func TestHazard92PathIsGone(t *testing.T) {
 	web, bindAt, root := filepath.Join(dir, "web"), filepath.Join(dir, "elsewhere"), filepath.Join(dir, "root")
 	must(t, os.Mkdir(root, 0o700))
 	write(t, bindAt, "")
+	mountNS(t, filepath.Join(dir, "another"))() // is listed before the others
 	bind := "mount --bind " + web + " " + bindAt + " && umount " + web + " && "
 	for _, row := range []struct {
 		reason, path string
