@@ -9,10 +9,13 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -29,7 +32,7 @@ func (s *scan) readNetNS(ns int, where string) {
 	defer func() { _ = s.setns(s.home, unix.CLONE_NEWNET) }()
 	var addresses []netlink.Addr
 	if err == nil {
-		addresses, err = netlink.AddrList(nil, netlink.FAMILY_ALL)
+		addresses, err = listAddresses()
 	}
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		s.err = hint(fmt.Errorf("listing the addresses in network namespace %d, %s: %w", inode, where, err))
@@ -40,13 +43,106 @@ func (s *scan) readNetNS(ns int, where string) {
 	if len(s.opts.Networks) == 0 || inode == s.host {
 		return
 	}
-	interfaces, err := netlink.LinkList()
+	interfaces, err := listInterfaces()
 	unaddressed := unaddressedOf(interfaces, addressed)
 	if err != nil {
 		unaddressed = fmt.Sprintf("interfaces that can't be listed (%v)", err)
 	}
 	if unaddressed != "" {
 		s.unaddressed[inode] = fmt.Sprintf("%s in network namespace %d, %s", unaddressed, inode, where)
+	}
+}
+
+// listAddresses lists the IP addresses of the thread's network namespace, after
+// netlink.ErrDumpInterrupted not all. It lists each family by itself: in a dump of all families
+// the kernel forgets between two of them that the first was interrupted (rtnl_dump_all in its
+// net/core/rtnetlink.c sets prev_seq to 0).
+func listAddresses() (list []netlink.Addr, err error) {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		messages, dumpErr := dump(unix.RTM_GETADDR, unix.RTM_NEWADDR, nl.NewIfAddrmsg(family))
+		err = cmp.Or(err, dumpErr)
+		for _, m := range messages {
+			header := nl.DeserializeIfAddrmsg(m)
+			a := netlink.Addr{LinkIndex: int(header.Index), Scope: int(header.Scope)}
+			attributes, parseErr := nl.ParseRouteAttr(m[header.Len():])
+			if parseErr != nil {
+				return nil, parseErr
+			}
+			for _, attr := range attributes { // IFA_ADDRESS beside IFA_LOCAL is the address of a peer
+				if kind := attr.Attr.Type; kind == unix.IFA_LOCAL || kind == unix.IFA_ADDRESS && a.IPNet == nil {
+					a.IPNet = &net.IPNet{IP: attr.Value}
+				}
+			}
+			list = append(list, a)
+		}
+	}
+	return list, err
+}
+
+// listInterfaces lists the interfaces of the thread's network namespace.
+func listInterfaces() (list []netlink.Link, err error) {
+	messages, err := dump(unix.RTM_GETLINK, unix.RTM_NEWLINK, nl.NewIfInfomsg(unix.AF_UNSPEC))
+	for _, m := range messages {
+		link, parseErr := netlink.LinkDeserialize(nil, m)
+		if parseErr != nil {
+			return nil, parseErr
+		}
+		list = append(list, link)
+	}
+	return list, err
+}
+
+// dump returns the messages of two dumps of the kernel, and whether the second was interrupted.
+// The first one begins with a message of a page at most, the second with one of 32 KiB, since
+// by then the kernel knows how much is received at once (netlink_dump and netlink_recvmsg in its
+// net/netlink/af_netlink.c). So some 400 addresses are listed without any interruption. Between
+// two messages the kernel may skip an address and not notice: it counts a change only after the
+// list has changed (fib_inetaddr_event in its net/ipv4/fib_frontend.c).
+func dump(request, answer int, data nl.NetlinkRequestData) (messages [][]byte, err error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	defer func() { _ = unix.Close(fd) }() // it was only read
+	req := nl.NewNetlinkRequest(request, unix.NLM_F_DUMP)
+	req.AddData(data)
+	for range 2 {
+		if err = unix.Sendto(fd, req.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+			return nil, os.NewSyscallError("sendto", err)
+		}
+		if messages, err = receive(fd, uint16(answer), messages); err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, err
+		}
+	}
+	return messages, err
+}
+
+// receive appends the messages of one dump.
+func receive(fd int, kind uint16, messages [][]byte) (_ [][]byte, interrupted error) {
+	for {
+		buf := make([]byte, nl.RECEIVE_BUFFER_SIZE) // the messages lie in it
+		n, _, err := unix.Recvfrom(fd, buf, 0)
+		if err != nil {
+			return nil, os.NewSyscallError("recvfrom", err)
+		}
+		parsed, err := syscall.ParseNetlinkMessage(buf[:n])
+		if err != nil {
+			return nil, fmt.Errorf("parsing the kernel's answer: %w", err)
+		}
+		for _, m := range parsed {
+			if m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
+				interrupted = netlink.ErrDumpInterrupted
+			}
+			switch m.Header.Type {
+			case kind:
+				messages = append(messages, m.Data)
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR: // with an error number, negative
+				if len(m.Data) >= 4 && nl.NativeEndian().Uint32(m.Data) != 0 {
+					return nil, unix.Errno(-nl.NativeEndian().Uint32(m.Data))
+				}
+				return messages, interrupted
+			}
+		}
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -244,6 +246,56 @@ func TestAll(t *testing.T) {
 	s.hangs["process 4711"] = 1
 	s.within("process 4711", func() { t.Error("it is read again") })
 	check("a process that can't be read may be in any of them", "process 4711 can't be read in time", first, "[10.0.0.4] network namespace 8, mounted at /run/netns/a")
+}
+
+// A tenant disturbs the listing of its addresses. Without an error the list has the live one.
+func TestListingIsDisturbed(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	const before, live = 48, "10.9.9.9" // with 127.0.0.1 they fill the kernel's first message; those of scope link come before it
+	var ips []string
+	for i := range before {
+		ips = append(ips, fmt.Sprintf("169.254.0.%d", i+1))
+	}
+	pid, _ := startPod(t, append(ips, live)...)
+	for _, row := range []struct {
+		reason string
+		begin  func() (again func() error, err error)
+	}{
+		{"an address comes and goes", func() (func() error, error) {
+			lo, err := netlink.LinkByName("lo")
+			h, handleErr := netlink.NewHandle()
+			first := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(169, 254, 0, 1).To4(), Mask: net.CIDRMask(32, 32)}, Scope: unix.RT_SCOPE_LINK}
+			return func() error { return errors.Join(h.AddrDel(lo, first), h.AddrAdd(lo, first)) }, errors.Join(err, handleErr)
+		}},
+	} {
+		var ended atomic.Bool
+		begun, stopped := make(chan bool), make(chan bool)
+		go func() {
+			defer close(stopped)
+			inPodNetNS(t, pid, func() error {
+				again, err := row.begin()
+				for close(begun); err == nil && !ended.Load(); {
+					err = again()
+				}
+				return err
+			})
+		}()
+		<-begun
+		inPodNetNS(t, pid, func() error {
+			for range 2000 {
+				list, err := listAddresses()
+				ips, _ := addressesOf(list)
+				if !errors.Is(err, netlink.ErrDumpInterrupted) && (err != nil || !slices.Contains(ips, netip.MustParseAddr(live))) {
+					return fmt.Errorf("%s: got %d addresses, want %s among them; %v", row.reason, len(ips), live, err)
+				}
+			}
+			return nil
+		})
+		ended.Store(true)
+		<-stopped
+	}
 }
 
 // All IP addresses count except local ones.
