@@ -93,6 +93,9 @@ func listInterfaces() (list []netlink.Link, err error) {
 }
 
 // dump returns the messages of two dumps of the kernel, and whether the second was interrupted.
+// Its socket is connected to the kernel, so that no other can send to it: root of the network
+// namespace, a tenant, could make each listing fail (netlink_getsockbyportid).
+//
 // The first one begins with a message of a page at most, the second with one of 32 KiB, since
 // by then the kernel knows how much is received at once (netlink_dump and netlink_recvmsg in its
 // net/netlink/af_netlink.c). So some 400 addresses are listed without any interruption. Between
@@ -104,11 +107,14 @@ func dump(request, answer int, data nl.NetlinkRequestData) (messages [][]byte, e
 		return nil, os.NewSyscallError("socket", err)
 	}
 	defer func() { _ = unix.Close(fd) }() // it was only read
+	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, os.NewSyscallError("connect", err)
+	}
 	req := nl.NewNetlinkRequest(request, unix.NLM_F_DUMP)
 	req.AddData(data)
 	for range 2 {
-		if err = unix.Sendto(fd, req.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-			return nil, os.NewSyscallError("sendto", err)
+		if _, err = unix.Write(fd, req.Serialize()); err != nil {
+			return nil, os.NewSyscallError("write", err)
 		}
 		if messages, err = receive(fd, uint16(answer), messages); err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return nil, err
@@ -121,9 +127,12 @@ func dump(request, answer int, data nl.NetlinkRequestData) (messages [][]byte, e
 func receive(fd int, kind uint16, messages [][]byte) (_ [][]byte, interrupted error) {
 	for {
 		buf := make([]byte, nl.RECEIVE_BUFFER_SIZE) // the messages lie in it
-		n, _, err := unix.Recvfrom(fd, buf, 0)
+		n, from, err := unix.Recvfrom(fd, buf, 0)
 		if err != nil {
 			return nil, os.NewSyscallError("recvfrom", err)
+		}
+		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 { // sent before the socket was connected
+			continue
 		}
 		parsed, err := syscall.ParseNetlinkMessage(buf[:n])
 		if err != nil {

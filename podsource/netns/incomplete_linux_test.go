@@ -269,6 +269,14 @@ func TestListingIsDisturbed(t *testing.T) {
 			first := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(169, 254, 0, 1).To4(), Mask: net.CIDRMask(32, 32)}, Scope: unix.RT_SCOPE_LINK}
 			return func() error { return errors.Join(h.AddrDel(lo, first), h.AddrAdd(lo, first)) }, errors.Join(err, handleErr)
 		}},
+		{"it sends to the socket", func() (func() error, error) {
+			fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+			port := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: uint32(os.Getpid())} // the first free one
+			return func() error {
+				_ = unix.Sendto(fd, make([]byte, unix.NLMSG_HDRLEN), 0, port)
+				return nil
+			}, errors.Join(err, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: 1 << 20}))
+		}},
 	} {
 		var ended atomic.Bool
 		begun, stopped := make(chan bool), make(chan bool)
