@@ -31,10 +31,13 @@ type cniADD struct {
 	netNS        string // CNI_NETNS
 }
 
-// readEnvironment notes the ADD that a process runs.
+// readEnvironment notes the ADD that a process runs, and its network namespace.
 func (s *scan) readEnvironment(pid, dir string) {
 	var text []byte
 	s.anyThread(pid, dir, func(dir string) bool {
+		if inode, ok := s.nsInode(dir, "/ns/net"); ok {
+			s.withProcess[inode] = true
+		}
 		text = s.read(dir, "/environ")
 		return len(text) > 0 // else it has ended, or is a kernel thread, or was started without one
 	})

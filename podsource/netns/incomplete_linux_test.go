@@ -176,6 +176,25 @@ func TestSeenInTheEnd(t *testing.T) {
 	}
 }
 
+// The last process of a namespace ends before the namespace is read, and leaves a mount of it
+// where no namespace was mounted when that was read.
+func TestMovesToAMount(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	startPod(t, "10.0.0.2")
+	pid, stop := startPod(t, "10.0.0.3")
+	s, n := nested(t), 0
+	s.setns = func(fd, kind int) error {
+		if n++; n == 3 { // process 1 was read, and its mounts; this is the first pod
+			bindNamespace(t, pid, "/run/netns/moved")
+			stop()
+		}
+		return unix.Setns(fd, kind)
+	}
+	seesSome(t, s, "it has moved", true, "10.0.0.2", "10.0.0.3")
+}
+
 // The addresses of one namespace change all the time.
 func TestNamespaceChangesAllTheTime(t *testing.T) {
 	if !onNode(t) {

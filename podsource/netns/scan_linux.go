@@ -96,9 +96,15 @@ func (s *scan) readNode() error {
 func (s *scan) processes() {
 	pids := s.pids()
 	// What was not read whole is read again. Where no namespace was mounted, none is looked for
-	// again: one that is mounted there now is new, and so has no address, or the next call finds
-	// it. A release takes two calls (R5).
-	maps.DeleteFunc(s.readRoots, func(_ processRoot, none bool) bool { return !none })
+	// again, unless the last process of one has ended before the namespace was read: it may have
+	// been mounted there instead. Another one that is mounted there now has no address yet, or the
+	// next call finds it. A release takes two calls (R5).
+	moved := false
+	for inode := range s.withProcess {
+		_, found := s.found[inode]
+		moved = moved || !found
+	}
+	maps.DeleteFunc(s.readRoots, func(_ processRoot, none bool) bool { return !none || moved })
 	maps.DeleteFunc(s.found, func(inode uint64, _ podsource.Pod) bool { return !s.whole[inode] })
 	s.truncated, s.mountText, s.foundNew = false, 0, false
 	// Environments first, of the youngest processes first: a plugin may run for
@@ -135,8 +141,10 @@ func (s *scan) pids() []string {
 // before the others.
 func (s *scan) readNamespaces(pid, dir string) {
 	for _, thread := range s.threads(dir) {
-		inode, _ := s.nsInode(thread, "/ns/net")
-		s.withProcess[inode] = true
+		inode, ok := s.nsInode(thread, "/ns/net")
+		if ok {
+			s.withProcess[inode] = true
+		}
 		if s.whole[inode] {
 			continue
 		}
