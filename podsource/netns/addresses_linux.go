@@ -21,14 +21,23 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// readNetNS notes the addresses of an open network namespace, and where it was found. If they
-// change meanwhile, there may be others (netlink.ErrDumpInterrupted). It closes ns. If the thread
-// can't return to its own namespace, it stays in the other one, and ends when the scan ends.
+// readNetNS reads an open network namespace, and closes it. Many processes may be in one whose
+// addresses can't be listed in time, so that hangs as a whole.
 func (s *scan) readNetNS(ns int, where string) {
 	defer func() { _ = unix.Close(ns) }() // nothing was written through it
 	var stat unix.Stat_t
-	err := cmp.Or(unix.Fstat(ns, &stat), s.setns(ns, unix.CLONE_NEWNET))
-	inode := stat.Ino // a thread may have changed its namespace
+	if err := unix.Fstat(ns, &stat); err != nil { // a thread may have changed its namespace
+		s.err = fmt.Errorf("the network namespace %s: %w", where, err)
+		return
+	}
+	s.within(fmt.Sprintf("network namespace %d", stat.Ino), func() { s.enterNetNS(ns, stat.Ino, where) })
+}
+
+// enterNetNS notes the addresses of an open network namespace, and where it was found. If they
+// change meanwhile, there may be others (netlink.ErrDumpInterrupted). If the thread can't return
+// to its own namespace, it stays in the other one, and ends when the scan ends.
+func (s *scan) enterNetNS(ns int, inode uint64, where string) {
+	err := s.setns(ns, unix.CLONE_NEWNET)
 	defer func() { _ = s.setns(s.home, unix.CLONE_NEWNET) }()
 	var addresses []netlink.Addr
 	if err == nil {

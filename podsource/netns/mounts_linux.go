@@ -77,9 +77,14 @@ func (s *scan) readMounts(dir string) bool {
 	if _, read := s.readRoots[id]; read || s.mountText > s.maxMountText {
 		return true
 	}
-	text := s.read(dir, "/mountinfo")
+	what := fmt.Sprintf("the mounts below root %d:%d", id.mount, id.inode) // that other processes see, too
+	if id.mount == 0 {
+		what = "the mounts of " + dir
+	}
+	late, text := true, []byte(nil)
+	s.within(what, func() { late, text = false, s.read(dir, "/mountinfo") })
 	if len(text) == 0 {
-		return false
+		return late
 	}
 	s.mountText += len(text)
 	whole := len(text) < maxProcfs && s.mountText <= s.maxMountText // after that others are not read

@@ -31,13 +31,14 @@ const minScans, maxScans = 2, 5
 // something report whether they could. If not, it has ended, or err or late says why.
 type scan struct {
 	*Source
-	ended func() error           // of the context of the call
-	reads atomic.Pointer[string] // what is read; nil if nothing is, or the thread was given up
-	last  *string                // the same, as the thread knows it
-	err   error                  // the first error
-	late  map[string]bool        // messages about what can't be read in time
-	home  int                    // the thread's own network namespace, a descriptor
-	buf   []byte                 // for files of procfs
+	ended  func() error           // of the context of the call
+	reads  atomic.Pointer[string] // what is read; nil if nothing is, or the thread was given up
+	last   *string                // the same, as the thread knows it
+	err    error                  // the first error
+	late   map[string]bool        // messages about what can't be read in time
+	gaveUp map[string]bool        // what this call gave up; guarded by mu
+	home   int                    // the thread's own network namespace, a descriptor
+	buf    []byte                 // for files of procfs
 
 	pidNS, host uint64                   // the PID and the network namespace of process 1, by inode
 	found       map[uint64]podsource.Pod // the network namespaces, by inode
@@ -61,8 +62,10 @@ type scan struct {
 // scan reads all processes of the node until it finds nothing new, at most maxScans
 // times. It begins again without what hangs.
 func (s *Source) scan(ctx context.Context) (*scan, error) {
+	gaveUp := make(map[string]bool)
 	for patience := s.patience; ; patience = s.patience / 4 { // others may hang for the same reason
 		sc := s.newScan(ctx)
+		sc.gaveUp = gaveUp
 		if hangs, err := sc.watch(ctx, patience, sc.readNode); !hangs {
 			return sc, err
 		}
@@ -70,7 +73,8 @@ func (s *Source) scan(ctx context.Context) (*scan, error) {
 }
 
 func (s *Source) newScan(ctx context.Context) *scan {
-	return &scan{Source: s, ended: ctx.Err, maxMountText: 8 * maxProcfs, late: make(map[string]bool), claims: make(map[string]string),
+	return &scan{Source: s, ended: ctx.Err, maxMountText: 8 * maxProcfs,
+		late: make(map[string]bool), gaveUp: make(map[string]bool), claims: make(map[string]string),
 		found: make(map[uint64]podsource.Pod), whole: make(map[uint64]bool), withProcess: make(map[uint64]bool),
 		unaddressed: make(map[uint64]string), mountedAs: make(map[string]uint64), readRoots: make(map[processRoot]bool)}
 }

@@ -17,12 +17,12 @@ import (
 const maxHangs = 100
 
 // within calls do, which reads something that may hang, such as a process. If an earlier
-// reading of it hangs, do is not called, and the answer lacks it.
+// reading of it hangs, or this call gave it up, do is not called, and the answer lacks it.
 func (s *scan) within(what string, do func()) {
 	s.mu.Lock()
-	n := s.hangs[what]
+	hangs := s.hangs[what] > 0 || s.gaveUp[what]
 	s.mu.Unlock()
-	if n > 0 {
+	if hangs {
 		s.late[what+" can't be read in time"] = true
 		return
 	}
@@ -57,6 +57,7 @@ func (s *scan) abandon(what *string) bool {
 		return false
 	}
 	s.hangs[*what]++
+	s.gaveUp[*what] = true
 	return true
 }
 
