@@ -41,6 +41,11 @@ func (s *scan) readEnvironment(pid, dir string) {
 		text = s.read(dir, "/environ")
 		return len(text) > 0 // else it has ended, or is a kernel thread, or was started without one
 	})
+	if len(text) == maxEnvironment { // it may be longer
+		if inode, ok := s.nsInode(dir, "/ns/pid"); ok && inode == s.pidNS {
+			s.late["process "+pid+" can't be read: its environment has 1 MiB or more"] = true
+		}
+	}
 	const add = "CNI_COMMAND=ADD\x00" // in nearly no process
 	if bytes.HasPrefix(text, []byte(add)) || bytes.Contains(text, []byte("\x00"+add)) {
 		a := parseADD(text)
@@ -59,6 +64,9 @@ var validID = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 // and some the last, so both are returned.
 func parseADD(text []byte) (a cniADD) {
 	for entry := range bytes.SplitSeq(text, []byte{0}) {
+		if !bytes.HasPrefix(entry, []byte("CNI_")) || len(entry) > maxEntry {
+			continue // it may be as long as the environment
+		}
 		name, value, _ := strings.Cut(string(entry), "=")
 		switch name {
 		case "CNI_CONTAINERID":
@@ -157,29 +165,38 @@ func (s *scan) readStat(dir string) (comm, parent string, started time.Duration,
 	return "", "", 0, false
 }
 
-// maxProcfs is how many bytes of a file are read at most. A program starts with an
-// environment of at most 6 MiB (execve(2)), but even an unprivileged process can
-// present any of its memory as its environment (prctl(2), PR_SET_MM).
-const maxProcfs = 8 << 20
+// How many bytes of a file and of an environment are read at most. Even an unprivileged process
+// can present any of its memory as its environment (prctl(2), PR_SET_MM). A plugin has that of
+// its runtime, which is far shorter, and is in the node's PID namespace. Of a longer one there it
+// is not known whether it is an ADD; one of a tenant, in another PID namespace, is no ADD.
+const maxProcfs, maxEnvironment = 8 << 20, 1 << 20
 
-// read reads a file of a process or thread, at most maxProcfs bytes. The result is valid until
-// the next read. It is empty after an error, and the environment of a zombie is, too.
+// maxEntry is how long a variable is at most that an ADD is read from: a path has at most 4 KiB
+// (PATH_MAX), and runtimes use IDs of 64 characters.
+const maxEntry = 4 << 10
+
+// read reads a file of a process or thread, at most maxProcfs or maxEnvironment bytes. The result
+// is valid until the next read. It is empty after an error, and the environment of a zombie is, too.
 func (s *scan) read(dir, name string) []byte {
 	fd, ok := s.open(dir, name, unix.O_RDONLY)
 	if !ok {
 		return nil
 	}
 	defer func() { _ = unix.Close(fd) }() // it was only read
-	n, err := 0, error(nil)
-	for end := false; !end && n < maxProcfs; {
+	n, limit, err := 0, maxProcfs, error(nil)
+	if name == "/environ" {
+		limit = maxEnvironment
+	}
+	for end := false; !end && n < limit; {
 		if n == len(s.buf) {
 			s.buf = append(s.buf, make([]byte, max(16<<10, n))...)
 		}
 		var m int
-		m, err = unix.Read(fd, s.buf[n:])
+		part := s.buf[n:min(limit, len(s.buf))]
+		m, err = unix.Read(fd, part)
 		n += max(m, 0)
 		// Only the end of an environment ends its reading early (environ_read in the kernel's fs/proc/base.c).
-		end = m <= 0 || name == "/environ" && n < len(s.buf)
+		end = m <= 0 || name == "/environ" && m < len(part)
 	}
 	if !s.could(dir, os.NewSyscallError("read "+dir+name, err)) {
 		return nil

@@ -46,7 +46,8 @@ func addsInFlight(t testing.TB, ctx context.Context, s *Source) (ids []string) {
 	return ids
 }
 
-// TestEnvironments checks which containers an environment names.
+// TestEnvironments checks which containers an environment names, that what is no variable of an
+// ADD is not copied, and that a longer environment than is read may be that of an ADD.
 func TestEnvironments(t *testing.T) {
 	for _, row := range []struct {
 		reason, text string
@@ -62,6 +63,7 @@ func TestEnvironments(t *testing.T) {
 		{"no ID", "CNI_COMMAND=ADD\x00", nil},
 		{"IDs that CNI does not allow, and gc would refuse", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a/b\x00CNI_CONTAINERID=\x00", nil},
 		{"... beside one that it allows", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=-x\x00CNI_CONTAINERID=c\x00", []string{"c"}},
+		{"... that no runtime uses, as it is too long", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=" + strings.Repeat("x", maxEntry), nil},
 		{"... of other characters", "CNI_COMMAND=ADD\x00CNI_CONTAINERID=a:b\x00CNI_CONTAINERID=\u00e4\x00", nil},
 	} {
 		s := scanOf(t, procOf(t, map[string]string{"environ": row.text}))
@@ -72,6 +74,18 @@ func TestEnvironments(t *testing.T) {
 		}
 		if !slices.Equal(got, row.want) || s.err != nil {
 			t.Errorf("%s: got %q, want %q, error %v", row.reason, got, row.want, s.err)
+		}
+	}
+	many := []byte(strings.Repeat("OTHER=a value that is not short enough for the stack\x00", 100))
+	if n := testing.AllocsPerRun(10, func() { parseADD(many) }); n > 10 {
+		t.Errorf("%v variables of 100 were copied", n)
+	}
+	long := map[string]string{"environ": strings.Repeat("x", maxEnvironment), "ns/pid": "link:pid:[5]"}
+	for pidNS, want := range map[uint64]int{5: 1, 6: 0} { // in the node's PID namespace, and in a tenant's
+		s := scanOf(t, procOf(t, long))
+		s.pidNS = pidNS
+		if s.readEnvironment("7", s.opts.Proc+"/7"); len(s.late) != want || s.err != nil {
+			t.Errorf("the node's PID namespace is %d: got %v, want %d, error %v", pidNS, s.late, want, s.err)
 		}
 	}
 }

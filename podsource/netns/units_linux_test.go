@@ -298,7 +298,7 @@ func TestProcessThatCannotBeRead(t *testing.T) {
 		{"its threads", map[string]string{"task": ""}, true},
 		{"... or the namespace of one", map[string]string{"task/7/x": "", "task/8/ns/net": ""}, true},
 		{"the PID namespace of an ADD", map[string]string{"environ": add, "ns/pid": ""}, true},
-		{"an environment longer than the limit", map[string]string{"environ": strings.Repeat("x", maxProcfs+1)}, false},
+		{"an environment longer than the limit", map[string]string{"environ": strings.Repeat("x", maxEnvironment+1)}, false},
 		{"a link that does not name a namespace", map[string]string{"ns/net": "link:x", "task/7/x": ""}, true},
 		{"its mounts", map[string]string{"root": "link:/", "mountinfo": "garbage\n"}, true},
 		{"its mounts can't be read", map[string]string{"root": "link:/", "mountinfo/x": ""}, true},
@@ -342,10 +342,13 @@ func TestHazard60RootOfAnotherMountNamespace(t *testing.T) {
 
 // Only the beginning of a long file is read.
 func TestLongestFile(t *testing.T) {
-	for size, want := range map[int]int{maxProcfs - 1: maxProcfs - 1, maxProcfs: maxProcfs, 3 * maxProcfs: maxProcfs} {
-		s := scanOf(t, procOf(t, map[string]string{"environ": strings.Repeat("x", size)}))
-		if text := s.read(s.opts.Proc+"/7", "/environ"); len(text) != want || len(s.buf) > 2*maxProcfs {
-			t.Errorf("%d bytes: got %d into %d", size, len(text), len(s.buf))
+	s := scanOf(t, t.TempDir())
+	for name, limit := range map[string]int{"environ": maxEnvironment, "mountinfo": maxProcfs} { // into one buffer, in any order
+		for size, want := range map[int]int{limit - 1: limit - 1, limit: limit, 3 * limit: limit} {
+			proc := procOf(t, map[string]string{name: strings.Repeat("x", size)})
+			if text := s.read(proc+"/7", "/"+name); len(text) != want || len(s.buf) > 2*maxProcfs {
+				t.Errorf("%s, %d bytes: got %d into %d", name, size, len(text), len(s.buf))
+			}
 		}
 	}
 }
