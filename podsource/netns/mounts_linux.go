@@ -124,8 +124,8 @@ func (s *scan) readMounts(dir string) bool {
 }
 
 // readMountedNetNS reads a namespace at its mount point below a process's root. If a file
-// system in its path refuses that, such as FUSE, it notes that the namespace exists. It may
-// still be found elsewhere. If this process lacks descriptors or memory, that is an error.
+// system in its path refuses that, such as FUSE, with any error, it notes that the namespace
+// exists. It may still be found elsewhere.
 func (s *scan) readMountedNetNS(root int, m namespaceMount) {
 	where := "mounted at " + printable(m.point)
 	s.within(fmt.Sprintf("network namespace %d, %s,", m.inode, where), func() {
@@ -133,8 +133,6 @@ func (s *scan) readMountedNetNS(root int, m namespaceMount) {
 		switch {
 		case err == nil:
 			s.readNetNS(ns, where)
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM):
-			s.err = fmt.Errorf("network namespace %d: opening it, %s: %w", m.inode, where, err)
 		case !errors.Is(err, errHidden):
 			s.note(m.inode, where, nil, err)
 		}

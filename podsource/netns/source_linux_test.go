@@ -300,13 +300,10 @@ func TestErrors(t *testing.T) {
 	}
 	named, sc := namespaceMount{1, "/run/netns/named"}, nested(t).newScan(t.Context())
 	mountNamespace(t, named.point)
-	if sc.readMountedNetNS(-1, named); sc.err != nil || len(sc.found) != 1 || sc.whole[1] {
-		t.Errorf("it can't be opened: %v are noted, %v", sc.found, sc.err)
-	}
-	err := setLimit(0)
+	err := setLimit(0) // a FUSE server may answer EMFILE, too
 	sc.readMountedNetNS(unix.AT_FDCWD, named)
-	if err := errors.Join(err, setLimit(all)); err != nil || !errors.Is(sc.err, unix.EMFILE) {
-		t.Errorf("no descriptor is left for it: got %v, want %v (%v)", sc.err, unix.EMFILE, err)
+	if err := errors.Join(err, setLimit(all)); err != nil || sc.err != nil || len(sc.found) != 1 || sc.whole[1] {
+		t.Errorf("it can't be opened: %v are noted, %v (%v)", sc.found, sc.err, err)
 	}
 }
 
