@@ -64,7 +64,8 @@
 //     VFIO and KubeVirt (hazards 59 and 71). Package cnicache names it.
 //   - An ADD without a process that has CNI's environment, as in a server without plugins.
 //   - A namespace without processes that is only open as a descriptor, or whose only mount is
-//     hidden under another mount.
+//     hidden under another mount, is in a mount namespace that only a thread or no process is in,
+//     or is below no process's root.
 //   - Whether an address belongs to a pod of this node, or to a container of a nested node:
 //     both are kept (hazard 79).
 //   - Loopback and link-local addresses.
@@ -81,11 +82,12 @@
 // gc retries after such an error, too: without these privileges each start of the agent takes
 // gc.Options.StartupTimeout. A process that ends during the call has left its namespaces.
 //
-// A tenant must not be able to make every call fail. So in some cases the answer has the
+// A tenant should not be able to make every call fail. So in some cases the answer has the
 // addresses that were found, and does not declare that these are all: if a namespace can't be
 // opened where it is mounted, if its addresses change all the time, or if there are too many
 // mounts. If a process can't be read in time (hazard 91), it does not declare that it has all ADDs
-// either. See [Source.Pods].
+// either. Only 100 readings that hang at once are an error, since each keeps a thread: who may
+// start 100 processes and mount a file system that hangs can bring that about. See [Source.Pods].
 //
 // One thread of its own reads all of a call, enters each network namespace and leaves it again,
 // and ends with the call. If a reading hangs, another thread goes on.

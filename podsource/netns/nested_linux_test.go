@@ -45,15 +45,18 @@ func TestHazard79OwnPodTakenForNode(t *testing.T) {
 	own := map[string]string{"../self": "link:7", "ns/pid": "link:pid:[5]", "stat": "7 (agent) S 8" + strings.Repeat(" 0", 18)}
 	ofShell := maps.Clone(own)
 	ofShell["ns/mnt"], ofShell["../8/ns/pid"], ofShell["../8/stat"] = "link:mnt:[1]", "link:pid:[5]", own["stat"]
+	besideOne := maps.Clone(ofShell)
+	besideOne["stat"], besideOne["../9/x"] = strings.Replace(own["stat"], "S 8", "S 1", 1), ""
 	for _, row := range []struct{ reason, proc, want string }{
 		{"no process can be listed", t.TempDir() + "/none", "listing the node's processes"},
 		{"a process that ends meanwhile shows nothing", procOf(t, map[string]string{"x": ""}), "the ancestors of this process"},
 		{"a process that can't be read", procOf(t, map[string]string{"ns/pid": ""}), "reading process 7"},
 		{"the mount namespace of this process can't be read", procOf(t, own), "the ancestors of this process"},
 		{"... nor that of its parent", procOf(t, ofShell), "the ancestors of this process"},
+		{"one that can't be read in time could show it", procOf(t, besideOne), "(process 9 can't be read in time)"},
 	} {
 		s := scanOf(t, row.proc)
-		s.pidNS = 5
+		s.pidNS, s.hangs["process 9"] = 5, 1
 		if s.checkNested(); s.err == nil || !strings.Contains(s.err.Error(), row.want) {
 			t.Errorf("%s: got %v, want %q", row.reason, s.err, row.want)
 		}

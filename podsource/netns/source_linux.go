@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -169,6 +170,9 @@ func (s *scan) checkNested() {
 			return
 		case parent == "0" || parent == "1": // 0 is outside the PID namespace
 			s.err = errOwnProcess1
+			if len(s.late) > 0 { // it may be one of these that shows it
+				s.err = fmt.Errorf("%w (%s)", errOwnProcess1, strings.Join(slices.Sorted(maps.Keys(s.late)), "; "))
+			}
 		}
 		pid = parent
 	}

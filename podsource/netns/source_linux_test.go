@@ -327,7 +327,6 @@ func TestNothingIsLeft(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	// Its mounts are watched, as no namespace is among them.
 	start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}, "NETNS_TEST_IPS=10.0.0.2")
 	mountNamespace(t, "/run/netns/named", "10.0.0.3")
 	entries := func(dir string) []string {
