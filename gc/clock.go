@@ -59,12 +59,12 @@ type file struct {
 	Inode               uint64
 	Modified            int64 // in nanoseconds since 1970
 	ContainerID, IfName string
-	Owner               hostlocal.OwnerState
+	Owner               string
 }
 
 func fileOf(r *hostlocal.Reservation) file {
 	ifName := strings.ToValidUTF8(r.IfName, "?") // as in the memory
-	return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, ifName, r.Owner}
+	return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, ifName, r.Owner.String()}
 }
 
 type podID struct {

@@ -59,18 +59,18 @@ func (d dir) appendRegular(ips []netip.Addr, entries []byte) []netip.Addr {
 }
 
 // read sets the identity and time of r, and returns the content of its file, cut to the
-// length of buf.
-func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
+// length of buf, which holds it: it is valid until buf is used again.
+func (d dir) read(r *Reservation, buf []byte) (string, error) {
 	var st unix.Stat_t
 	var name [64]byte // on the stack
 	fd, err := d.openFile(append(r.IP.AppendTo(name[:0]), 0), syscall.O_RDONLY, &st)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer func() { _ = syscall.Close(fd) }() // only read from
 	r.setStatus(&st)
 	n, err := retry(func() (int, error) { return syscall.Read(fd, buf) })
-	return buf[:max(0, n)], os.NewSyscallError("read", err)
+	return unsafe.String(unsafe.SliceData(buf), max(0, n)), os.NewSyscallError("read", err)
 }
 
 // status sets the identity and time of r if its name is that of a regular file, which it does

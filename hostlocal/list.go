@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unique"
 )
 
 // A Listing is what one reading of a data directory found.
@@ -61,38 +62,40 @@ func (s *Store) List(ctx context.Context) (Listing, error) {
 // (file_update_time, fs/inode.c), which lags while its timekeeper is stalled.
 const margin = 3 * time.Second
 
-// A memory is what the last List found. Nothing that is compared of it is exported, but for the
-// order.
+// A memory is what the last List found.
 type memory struct {
 	files         []Reservation // without those before the next file
 	lead          time.Duration // of the wall clock: no step was seen since it had this
 	settledBefore time.Duration // since 1970: when settled files were changed last
 }
 
-// text returns the content of r's file: what was read before, if the status shows that this is
-// still true. It also sets the identity and time of r.
-func (m *memory) text(d dir, r *Reservation, buf []byte) (string, error) {
+// recall sets the owner of r, and its identity and time, to what was read before, if the status of
+// its file shows that this is still true.
+func (m *memory) recall(d dir, r *Reservation) bool {
 	order := func(f *Reservation) int { return cmp.Or(strings.Compare(f.Network, r.Network), f.IP.Compare(r.IP)) }
 	for len(m.files) > 0 && order(&m.files[0]) < 0 {
 		m.files = m.files[1:]
 	}
-	if len(m.files) > 0 && order(&m.files[0]) == 0 && m.files[0].text != "" {
-		if err := d.status(r); err == nil && r.identity == m.files[0].identity {
-			return m.files[0].text, nil
-		}
+	if len(m.files) == 0 || order(&m.files[0]) != 0 || m.files[0].lead == 0 {
+		return false
 	}
-	content, err := d.read(r, buf)
-	return string(content), err
+	f := &m.files[0]
+	if d.status(r) != nil || r.identity != f.identity {
+		return false
+	}
+	r.ContainerID, r.IfName, r.Owner, r.lead = f.ContainerID, f.IfName, f.Owner, f.lead
+	return true
 }
 
-// setOwner sets the owner of r, and keeps the text if the file is settled. An empty file may be about
-// to be written.
-func (r *Reservation) setOwner(text string, m *memory) {
-	r.ContainerID, r.IfName, r.Owner = parseOwner(text)
+// setOwner sets the owner of r, and whether its file is settled. An empty file may be about to be
+// written. Few names of interfaces serve all containers.
+func (r *Reservation) setOwner(content string, m *memory) {
+	id, ifName, owner := parseOwner(content)
+	r.ContainerID, r.IfName, r.Owner = strings.Clone(id), unique.Make(ifName).Value(), owner
 	changed := time.Duration(r.identity.changed)
 	// Some file systems have only seconds.
 	if r.Owner == Owned && r.identity.ino != 0 && changed%time.Second != 0 && changed < m.settledBefore {
-		r.text, r.lead = text, m.lead
+		r.lead = m.lead
 	}
 }
 
@@ -165,15 +168,17 @@ func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservatio
 			return nil, fmt.Errorf("reading owners: %w", err)
 		}
 		r := Reservation{Network: network, IP: ip}
-		text, err := m.text(d, &r, buf)
-		if isGone(err) {
-			continue
-		}
-		if err == nil {
-			r.setOwner(text, m)
-		} else {
-			_ = d.status(&r) // also Unreadable if it finds nothing
-			r.Owner, r.Err = Unreadable, fmt.Errorf("reading the owner of %s: %w", s.filePath(&r), err)
+		if !m.recall(d, &r) {
+			content, err := d.read(&r, buf)
+			if isGone(err) {
+				continue
+			}
+			if err == nil {
+				r.setOwner(content, m)
+			} else {
+				_ = d.status(&r) // also Unreadable if it finds nothing
+				r.Owner, r.Err = Unreadable, fmt.Errorf("reading the owner of %s: %w", s.filePath(&r), err)
+			}
 		}
 		rs = append(rs, r)
 	}

@@ -196,7 +196,7 @@ func TestHazard15OwnerFilesOfEveryVersion(t *testing.T) {
 		write(t, at(s, "10.0.0.2"), row.file)
 		write(t, at(s, "10.0.0.3"), "somebody-else\r\neth0")
 		got := list(t, s)[0]
-		diff(t, row.reason, []string{row.id, row.ifName, "owned"}, []string{got.ContainerID, got.IfName, string(got.Owner)})
+		diff(t, row.reason, []string{row.id, row.ifName, "owned"}, []string{got.ContainerID, got.IfName, got.Owner.String()})
 		if got := plugin.FindByID(row.id, row.ifName); got != row.plugin {
 			t.Errorf("the plugin finds the owner: %v, want %v: %s", got, row.plugin, row.reason)
 		}

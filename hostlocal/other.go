@@ -54,24 +54,25 @@ func (d dir) file(r *Reservation) string { return filepath.Join(d.Name(), fileNa
 // read sets the identity and time of r, and returns the content of its file, cut to the
 // length of buf. It opens only a regular file, and checks that the open file is the one
 // that Lstat described.
-func (d dir) read(r *Reservation, buf []byte) ([]byte, error) {
+func (d dir) read(r *Reservation, buf []byte) (string, error) {
 	before, err := os.Lstat(d.file(r))
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	if !before.Mode().IsRegular() {
-		return nil, errNotRegular
+		return "", errNotRegular
 	}
 	r.identity, r.ReservedAt = identity{0, before.ModTime().UnixNano(), before.Size()}, before.ModTime()
 	f, err := os.Open(d.file(r))
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer func() { _ = f.Close() }() // only read from
 	if now, err := f.Stat(); err != nil || !os.SameFile(before, now) {
-		return nil, cmp.Or(err, fs.ErrNotExist) // the file that Lstat described is gone
+		return "", cmp.Or(err, fs.ErrNotExist) // the file that Lstat described is gone
 	}
-	return io.ReadAll(io.LimitReader(f, int64(len(buf))))
+	content, err := io.ReadAll(io.LimitReader(f, int64(len(buf))))
+	return string(content), err
 }
 
 // status sets the identity and time of r, as far as possible.

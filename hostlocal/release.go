@@ -37,20 +37,25 @@ const (
 )
 
 // An Outcome says what Release did with a reservation.
-type Outcome string
+type Outcome uint8
 
 const (
 	// NotTried: Release ended before this reservation, which still exists.
-	NotTried Outcome = "not-tried"
+	NotTried Outcome = iota
 	// Released: the file was removed.
-	Released Outcome = "released"
+	Released
 	// Changed: the file is no longer the one that was read, and was kept.
-	Changed Outcome = "changed"
+	Changed
 	// Gone: the file, or its network's directory, no longer existed.
-	Gone Outcome = "gone"
+	Gone
 	// Failed: the file was not removed, as far as is known, and Errs says why.
-	Failed Outcome = "failed"
+	Failed
 )
+
+// String returns the outcome as a word.
+func (o Outcome) String() string {
+	return [...]string{NotTried: "not-tried", Released: "released", Changed: "changed", Gone: "gone", Failed: "failed"}[o]
+}
 
 // A ReleaseResult says what one call of Release did.
 type ReleaseResult struct {
@@ -99,7 +104,7 @@ const (
 // A reservation that was not read by List, or is Unreadable, is Failed and never removed.
 func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
 	w := releaser{store: s, rs: rs}
-	w.Outcomes, w.Errs = slices.Repeat([]Outcome{NotTried}, len(rs)), make([]error, len(rs))
+	w.Outcomes, w.Errs = make([]Outcome, len(rs)), make([]error, len(rs))
 	var all []*queue
 	for i, r := range rs {
 		switch {
@@ -235,7 +240,7 @@ func (w *releaser) hold(ctx context.Context, q *queue) (err error) {
 // tick of the kernel's clock keeps its change time.
 func (d dir) compare(r *Reservation, lead time.Duration) error {
 	now := Reservation{IP: r.IP}
-	if r.text != "" && !stepped(lead, r.lead) {
+	if r.lead != 0 && !stepped(lead, r.lead) {
 		if err := d.status(&now); err != nil || now.identity == r.identity {
 			return err
 		}
@@ -245,7 +250,7 @@ func (d dir) compare(r *Reservation, lead time.Duration) error {
 	if err != nil {
 		return err
 	}
-	id, ifName, owner := parseOwner(string(content))
+	id, ifName, owner := parseOwner(content)
 	if now.identity != r.identity || owner != r.Owner || id != r.ContainerID || ifName != r.IfName {
 		return errChanged
 	}

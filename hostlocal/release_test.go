@@ -52,7 +52,7 @@ func TestReleaseCompares(t *testing.T) {
 		{"it was malformed when it was read", func(r *Reservation) { r.Owner = Malformed }, Changed},
 		{"it is another address's", func(r *Reservation) { r.IP = netip.MustParseAddr("10.0.0.2") }, Changed},
 		{"List did not return it", func(r *Reservation) { r.identity = identity{} }, Changed},
-		{"its owner is unknown", func(r *Reservation) { r.Owner = "" }, Failed},
+		{"its owner is unknown", func(r *Reservation) { r.Owner = 0 }, Failed},
 		{"its owner could not be read", func(r *Reservation) { r.Owner = Unreadable }, Failed},
 		{"no network", func(r *Reservation) { r.Network = "" }, Failed},
 		{"a network that leads out of the data directory", func(r *Reservation) { r.Network = "../" + filepath.Base(r.Network) }, Failed},

@@ -37,9 +37,8 @@ type Reservation struct {
 	Owner OwnerState `json:"-"`
 
 	identity identity
-	// text is the content of the file if that is settled: as long as its identity stays the same, so
-	// does its content (R6), unless the clock was set since it had this lead. Else it is empty.
-	text string
+	// lead is not zero if the file is settled: as long as its identity stays the same, so does its
+	// content (R6), unless the clock was set since it had this lead.
 	lead time.Duration
 }
 
@@ -55,23 +54,28 @@ type identity struct {
 // Inode returns the inode number of the file that was read, or 0 where the platform has none.
 func (r *Reservation) Inode() uint64 { return r.identity.ino }
 
-// An OwnerState says what is known of a reservation's owner. It is empty in a Reservation that
+// An OwnerState says what is known of a reservation's owner. It is zero in a Reservation that
 // List did not return.
-type OwnerState string
+type OwnerState uint8
 
 const (
 	// Owned: the file names a container.
-	Owned OwnerState = "owned"
+	Owned OwnerState = iota + 1
 	// Empty: the file is empty, or has only white space. It has no owner, and no
 	// DEL will ever remove it, because host-local matches the owner. A crash or a
 	// full disk leaves such files: host-local creates the file before it writes
 	// the owner (plugins, backend/disk Reserve).
-	Empty OwnerState = "empty"
+	Empty
 	// Malformed: the content is nothing that a version of host-local writes.
-	Malformed OwnerState = "malformed"
+	Malformed
 	// Unreadable: the file exists, and reading it returned an error.
-	Unreadable OwnerState = "unreadable"
+	Unreadable
 )
+
+// String returns the state as a word.
+func (o OwnerState) String() string {
+	return [...]string{Owned: "owned", Empty: "empty", Malformed: "malformed", Unreadable: "unreadable"}[o]
+}
 
 // maxOwner is the maximum size of an owner file. The longest owner that CNI allows
 // is far shorter, so a longer file is malformed.

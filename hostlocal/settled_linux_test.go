@@ -65,7 +65,7 @@ func TestSettled(t *testing.T) {
 		"": {1, 1e9 + 1, 3}, "no inode": {0, 1e9 + 1, 3}, "a change time without nanoseconds": {1, 1e9, 3},
 	} {
 		r := Reservation{identity: id}
-		if r.setOwner("abc", &memory{settledBefore: 5e9}); (r.text == "") != (reason != "") {
+		if r.setOwner("abc", &memory{lead: 1, settledBefore: 5e9}); (r.lead == 0) != (reason != "") {
 			t.Errorf("%s: %+v", reason, r)
 		}
 	}

@@ -36,7 +36,7 @@ func (a *app) conflicts(entries []*gc.Entry) string {
 // holder returns the container that the file names.
 func holder(r *hostlocal.Reservation) string {
 	if r.Owner != hostlocal.Owned {
-		return "nobody: " + string(r.Owner)
+		return "nobody: " + r.Owner.String()
 	}
 	return term.ID(r.ContainerID)
 }

@@ -162,7 +162,7 @@ func verdictColumns(wide bool) []column {
 func container(r *hostlocal.Reservation, whole bool) string {
 	switch {
 	case r.Owner != hostlocal.Owned:
-		return "(" + string(r.Owner) + ")"
+		return "(" + r.Owner.String() + ")"
 	case whole:
 		return r.ContainerID
 	}

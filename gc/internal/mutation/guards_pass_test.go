@@ -39,7 +39,7 @@ var clockGuards = []guard{
 	{"R5", "19", "when a file was first seen is remembered", "TestCases/19-clock-is-set", "gc/clock.go",
 		"len(before), func", "0, func"},
 	{"R5", "46", "... for that file only", "TestCases/19-clock-is-set", "gc/clock.go",
-		"return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, ifName, r.Owner}", "return file{Network: r.Network, IP: r.IP, IfName: ifName}"},
+		"return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, ifName, r.Owner.String()}", "return file{Network: r.Network, IP: r.IP, IfName: ifName}"},
 	{"R5", "46", "... with a time from after its owner was read", "TestHazard46FirstSeenAfterTheOwnerWasRead", "gc/reconciler.go",
 		"at: r.read(), opts", "at: r.clock.last, opts"},
 	{"R5", "19", "the clock is read when the reconciler is made", "TestHazard19TheClockIsWatchedFromTheStart", "gc/reconciler.go",

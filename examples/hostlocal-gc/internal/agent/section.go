@@ -150,7 +150,7 @@ func newRow(e *gc.Entry, now time.Time) (out row) {
 	}
 	out.IP, out.Full, out.Age, out.Container = r.IP.String(), r.ContainerID+" "+r.IfName, term.Age(now, r.ReservedAt), term.ID(r.ContainerID)
 	if r.Owner != hostlocal.Owned {
-		out.Container = string(r.Owner)
+		out.Container = r.Owner.String()
 	}
 	return out
 }
