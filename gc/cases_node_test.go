@@ -238,7 +238,7 @@ func (n *node) pass(words []string, want []line) error {
 			key = e.Network + "/" + key
 		}
 		text := fmt.Sprint(key, " ", e.Verdict, " ", e.Reason)
-		if by[key] != "" && e.Pod != nil && strings.Contains(e.Pod.String()+" "+e.Pod.From, by[key]) {
+		if by[key] != "" && e.Pod != nil && strings.Contains(e.Pod.String()+" "+e.Pod.From(), by[key]) {
 			text += " by " + by[key]
 		} else if by[key] != "" {
 			text += " by " + strings.TrimPrefix(fmt.Sprintf("%+v", e.Pod), "<nil>")

@@ -33,11 +33,10 @@ const (
 
 // A decision is what a pass decides about one reservation.
 type decision struct {
-	reason Reason
-	pod    *livePod      // that the reason is about, or nil
-	in     time.Duration // until it may be decided to be a leak; forever if not by time alone
-
-	release bool // a release of the leak is tried
+	reason  Reason
+	release bool          // a release of the leak is tried
+	pod     *livePod      // that the reason is about, or nil
+	in      time.Duration // until it may be decided to be a leak; forever if not by time alone
 }
 
 // decide judges every reservation, in order. It is a pure function.
@@ -60,7 +59,7 @@ func decide(s *snapshot) []decision {
 		}
 	}
 	for i := range s.reservations {
-		if decisions[i].reason == "" {
+		if decisions[i].reason == 0 {
 			decisions[i] = s.judgeUnclaimed(&s.reservations[i], o)
 		}
 	}
@@ -96,7 +95,8 @@ type owners struct {
 }
 
 func (s *snapshot) newOwners() *owners {
-	o := &owners{held: make(map[string]decision), youngest: make(map[string]age), live: make(map[netip.Addr]bool)}
+	unowned := max(0, len(s.reservations)-len(s.pods.byContainer)) // or a few more or less
+	o := &owners{held: make(map[string]decision), youngest: make(map[string]age, unowned), live: make(map[netip.Addr]bool)}
 	for i := range s.reservations {
 		r := &s.reservations[i]
 		switch {

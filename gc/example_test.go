@@ -246,7 +246,7 @@ func ExampleReport() {
 		fmt.Printf("source %s: %d entries, error %q, note %q, %d calls\n", s.Name, s.Entries, s.Error, s.Note, report.Looks)
 	}
 	for _, e := range report.Reservations {
-		fmt.Println(e.Reservation.IP, e.Verdict, e.Reason, "of", e.Pod.Namespace, e.Pod.Name, "in", e.Pod.From) // a nil Pod is none
+		fmt.Println(e.Reservation.IP, e.Verdict, e.Reason, "of", e.Pod.Namespace, e.Pod.Name, "in", e.Pod.From()) // a nil Pod is none
 	}
 	for _, d := range report.Duplicates {
 		fmt.Println(d.IP, "is claimed by", d.Pods)

@@ -22,6 +22,16 @@ func (r Report) MarshalJSON() ([]byte, error) {
 	}{schemaVersion, text(r.Err), r.Counts(), plain(r)})
 }
 
+// MarshalJSON adds what From returns to the pod's fields.
+func (p Pod) MarshalJSON() ([]byte, error) {
+	type plain Pod
+	return json.Marshal(struct {
+		plain
+		From       string `json:"from,omitempty"`
+		NotRunning bool   `json:"notRunning,omitempty"` // after From
+	}{plain(p), p.From(), p.NotRunning})
+}
+
 // MarshalJSON adds the rule, the reason's text and the error to the entry's fields.
 func (e Entry) MarshalJSON() ([]byte, error) {
 	type plain Entry

@@ -20,11 +20,23 @@ type Pod struct {
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name,omitempty"`
 	UID       types.UID `json:"uid,omitempty"`
-	// From is the source, and where it saw the pod: a network namespace and a
-	// process, a cache file, a sandbox.
-	From string `json:"from,omitempty"`
+	// Source is the name of the source, and Origin where it saw the pod: a network namespace and
+	// a process, a cache file, a sandbox. In JSON From has both.
+	Source string `json:"-"`
+	Origin string `json:"-"`
 	// NotRunning says that the pod is a sandbox that is not ready, or a network namespace without a process.
 	NotRunning bool `json:"notRunning,omitempty"`
+
+	container bool // Origin is a container ID
+}
+
+// From returns Source and Origin as one text.
+func (p Pod) From() string {
+	kind := map[bool]string{true: "container "}[p.container]
+	if p.Source != "" && p.Origin != "" {
+		return p.Source + ": " + kind + p.Origin
+	}
+	return p.Source + kind + p.Origin
 }
 
 // String returns a name of the pod for people: its name, or else its UID, or else From.
@@ -32,7 +44,7 @@ func (p Pod) String() string {
 	if p.Name != "" {
 		return p.Namespace + "/" + p.Name
 	}
-	return cmp.Or(string(p.UID), p.From, "without a name")
+	return cmp.Or(string(p.UID), p.From(), "without a name")
 }
 
 // livePods has the pods of all answers, indexed for decide.
@@ -59,9 +71,13 @@ type livePod struct {
 // network namespace does (hazard 87). The reading now is from after the answers.
 func (s *snapshot) indexPods(now reading) *livePods {
 	l := &livePods{nextFinish: forever, dirs: s.dirs}
-	l.byContainer, l.unproven = make(map[string]*livePod, len(s.reservations)), make(map[string]*livePod)
+	answers, listed := slices.Concat(s.evidence...), 0
+	for _, a := range answers {
+		listed += len(a.Pods)
+	}
+	l.byContainer, l.unproven = make(map[string]*livePod, min(listed, len(s.reservations))), make(map[string]*livePod)
 	l.claims = make(map[netip.Addr][]*livePod)
-	for i, a := range slices.Concat(s.evidence...) {
+	for i, a := range answers {
 		pods := make([]livePod, len(a.Pods))
 		for j := range a.Pods {
 			p := &a.Pods[j]
@@ -132,19 +148,15 @@ func (l *livePods) addStarting(p *livePod, now reading) {
 // refOf returns the reference to a pod in a report. A pod that has neither a name nor a
 // UID nor an origin is referred to by its container or address.
 func refOf(p *podsource.Pod, source string) Pod {
-	kind, origin, colon := "", p.Origin, ""
-	if origin == "" && p.Name == "" && p.UID == "" {
-		switch {
-		case len(p.ContainerIDs) > 0:
-			kind, origin = "container ", p.ContainerIDs[0]
-		case len(p.IPs) > 0:
-			kind, origin = "address ", p.IPs[0].String()
-		}
+	ref := Pod{p.Namespace, p.Name, p.UID, source, p.Origin, p.NotRunning, false}
+	switch {
+	case p.Origin != "" || p.Name != "" || p.UID != "":
+	case len(p.ContainerIDs) > 0:
+		ref.Origin, ref.container = p.ContainerIDs[0], true
+	case len(p.IPs) > 0:
+		ref.Origin = "address " + p.IPs[0].String()
 	}
-	if source != "" && origin != "" {
-		colon = ": "
-	}
-	return Pod{p.Namespace, p.Name, p.UID, source + colon + kind + origin, p.NotRunning}
+	return ref
 }
 
 // normalize returns an address as host-local names it.
@@ -154,7 +166,8 @@ func normalize(ip netip.Addr) netip.Addr { return ip.Unmap().WithZone("") }
 // the sources: the greatest, which has a name if any has one.
 func comparePods(p, q *livePod) int {
 	return cmp.Or(cmp.Compare(p.Name, q.Name), cmp.Compare(p.Namespace, q.Namespace), cmp.Compare(p.UID, q.UID),
-		cmp.Compare(p.Network, q.Network), slices.Compare(p.ContainerIDs, q.ContainerIDs), cmp.Compare(p.ref.From, q.ref.From))
+		cmp.Compare(p.Network, q.Network), slices.Compare(p.ContainerIDs, q.ContainerIDs),
+		cmp.Compare(p.ref.Source, q.ref.Source), cmp.Compare(p.ref.Origin, q.ref.Origin))
 }
 
 // owner returns the live pod whose container holds r, or nil.

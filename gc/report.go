@@ -211,7 +211,7 @@ func (r *Reconciler) log(report *Report) {
 			l = l.WithValues("pod", e.Pod.String())
 		}
 		l.Info(msg, "network", e.Network, "IP", e.IP, "containerID", e.ContainerID, "ifName", e.IfName,
-			"verdict", e.Verdict, "reason", e.Reason)
+			"verdict", e.Verdict.String(), "reason", e.Reason.String())
 	}
 	add := func(when bool, key string, value any) {
 		if when {
@@ -227,7 +227,7 @@ func (r *Reconciler) log(report *Report) {
 	add(report.LongestHold > 0, "longestHold", report.LongestHold.String())
 	counts := report.Counts()
 	for _, v := range Verdicts() {
-		add(counts[v] > 0, string(v), counts[v])
+		add(counts[v] > 0, v.String(), counts[v])
 	}
 	for _, s := range report.Sources {
 		add(true, "source."+s.Name, s.Entries)

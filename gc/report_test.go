@@ -89,8 +89,8 @@ func TestReportSaysWhereAClaimComesFrom(t *testing.T) {
 		{"", podsource.Pod{}, "", "without a name"},
 	} {
 		ref := refOf(&c.pod, c.source)
-		if ref.From != c.from || ref.String() != c.text || ref.NotRunning != c.pod.NotRunning {
-			t.Errorf("%+v of %q: from %q, as text %q; want %q and %q", c.pod, c.source, ref.From, ref.String(), c.from, c.text)
+		if ref.From() != c.from || ref.String() != c.text || ref.NotRunning != c.pod.NotRunning {
+			t.Errorf("%+v of %q: from %q, as text %q; want %q and %q", c.pod, c.source, ref.From(), ref.String(), c.from, c.text)
 		}
 	}
 }
@@ -102,13 +102,13 @@ func TestReportJSON(t *testing.T) {
 		return &hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr(ip), ContainerID: id, IfName: ifName, ReservedAt: start, Owner: hostlocal.Owned}
 	}
 	unreadable := &hostlocal.Reservation{Network: "second", IP: ips("10.9.0.3")[0], Owner: hostlocal.Unreadable, Err: errors.New("input/output error")}
-	web := &Pod{Namespace: "default", Name: "web", UID: "1", From: "kubelet"}
+	web := &Pod{Namespace: "default", Name: "web", UID: "1", Source: "kubelet"}
 	report := Report{
 		DataDir: "/data", Networks: []string{"podnet", "typo"}, Missing: []string{"typo"}, Started: start,
 		Duration: 1500 * time.Millisecond, LockHeld: 2 * time.Millisecond, LongestHold: time.Millisecond,
 		NextCheck: start.Add(time.Minute), Looks: 2,
 		Sources:    []SourceReport{{Name: "kubelet", Entries: 3, AsOf: start, Took: time.Millisecond}, {Name: "cri", Error: "away"}},
-		Duplicates: []Claim{{ips("10.0.0.2")[0], []*Pod{web, {From: "netns: process 1", NotRunning: true}}}},
+		Duplicates: []Claim{{ips("10.0.0.2")[0], []*Pod{web, {Source: "netns", Origin: "process 1", NotRunning: true}}}},
 		Unreserved: []Claim{{ips("10.0.0.9")[0], []*Pod{web}}},
 		Reservations: []Entry{
 			{Reservation: reservation("10.0.0.2", "c", "eth0"), Verdict: InUse, Reason: ContainerLive, Pod: web},

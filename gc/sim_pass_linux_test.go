@@ -116,7 +116,7 @@ func (s *simulation) judgeReport(p *simPass, report *Report) {
 	verdicts := make(map[simAddress]Verdict)
 	for _, e := range report.Reservations {
 		a := simAddress{slices.Index(simNetworks, e.Network), e.IP}
-		if verdicts[a] != "" {
+		if verdicts[a] != 0 {
 			s.violate("%s is twice in the report", s.name(a))
 		}
 		if verdicts[a] = e.Verdict; e.Verdict != Released {

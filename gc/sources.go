@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -57,10 +58,8 @@ func (r *Reconciler) check(answers []podsource.Answer, at reading, inLoop bool) 
 func checkItems(a *podsource.Answer) error {
 	for i := range a.Pods {
 		p := &a.Pods[i]
-		for _, ip := range p.IPs {
-			if !ip.IsValid() {
-				return fmt.Errorf("pod %s: one of its addresses is not valid", refOf(p, ""))
-			}
+		if slices.Contains(p.IPs, netip.Addr{}) {
+			return fmt.Errorf("pod %s: one of its addresses is not valid", refOf(p, ""))
 		}
 		for _, id := range p.ContainerIDs {
 			if !hostlocal.ValidName(id) {

@@ -2,26 +2,32 @@
 
 package gc
 
-import "slices"
-
 // A Verdict is what a pass decided about a reservation, or did with it. Its words are
 // stable.
-type Verdict string
+type Verdict uint16
 
 // The verdicts, in the order in which reports show them.
 const (
-	InUse     Verdict = "in-use"    // a live pod holds it
-	Young     Verdict = "young"     // not old enough to be judged
-	Starting  Verdict = "starting"  // a pod that is starting may hold it
-	Foreign   Verdict = "foreign"   // no source here could know its owner
-	Conflict  Verdict = "conflict"  // two pods or containers claim it
-	Malformed Verdict = "malformed" // its file holds nothing that host-local writes
-	Leaked    Verdict = "leaked"    // no live pod holds it, and it was not released
-	Released  Verdict = "released"  // it was leaked, and its file was removed
-	Changed   Verdict = "changed"   // its file was replaced during the pass, and was kept
-	Gone      Verdict = "gone"      // its file was removed by another process during the pass
-	Failed    Verdict = "failed"    // an error prevented a decision or the release
+	InUse     Verdict = iota + 1 // in-use: a live pod holds it
+	Young                        // young: not old enough to be judged
+	Starting                     // starting: a pod that is starting may hold it
+	Foreign                      // foreign: no source here could know its owner
+	Conflict                     // conflict: two pods or containers claim it
+	Malformed                    // malformed: its file holds nothing that host-local writes
+	Leaked                       // leaked: no live pod holds it, and it was not released
+	Released                     // released: it was leaked, and its file was removed
+	Changed                      // changed: its file was replaced during the pass, and was kept
+	Gone                         // gone: its file was removed by another process during the pass
+	Failed                       // failed: an error prevented a decision or the release
 )
+
+// String returns the verdict's word.
+func (v Verdict) String() string {
+	return [...]string{"", "in-use", "young", "starting", "foreign", "conflict", "malformed", "leaked", "released", "changed", "gone", "failed"}[v]
+}
+
+// MarshalText returns the verdict's word, which is the verdict in JSON.
+func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
 // Verdicts returns all verdicts, in the order in which reports show them.
 func Verdicts() []Verdict {
@@ -30,7 +36,7 @@ func Verdicts() []Verdict {
 
 // A Reason says why a reservation got its verdict. Its words are stable. Each reason
 // belongs to one verdict and to one of the rules R1 to R14.
-type Reason string
+type Reason uint16
 
 // The reasons, by the verdict that they lead to, each with its rule and a phrase for people.
 var (
@@ -86,42 +92,40 @@ var (
 	SourceFailed  = reason("source-failed", Failed, "R2", "not judged: a pod source gave no answer that counts")
 )
 
-// reasons has all reasons in the order of their declaration.
-var reasons []row
+// reasons has all reasons in the order of their declaration, after the row of none.
+var reasons = []row{{verdict: Failed}}
 
 type row struct {
-	word       Reason
+	word       string
 	verdict    Verdict
 	rule, text string
 }
 
-func reason(word Reason, verdict Verdict, rule, text string) Reason {
+func reason(word string, verdict Verdict, rule, text string) Reason {
 	reasons = append(reasons, row{word, verdict, rule, text})
-	return word
+	return Reason(len(reasons) - 1)
 }
 
 // Reasons returns all reasons, by the verdict that they lead to.
 func Reasons() []Reason {
-	all := make([]Reason, len(reasons))
-	for i, r := range reasons {
-		all[i] = r.word
+	all := make([]Reason, len(reasons)-1)
+	for i := range all {
+		all[i] = Reason(i + 1)
 	}
 	return all
 }
 
-// row returns the row of r. An unknown word has the verdict Failed.
-func (r Reason) row() row {
-	if i := slices.IndexFunc(reasons, func(row row) bool { return row.word == r }); i >= 0 {
-		return reasons[i]
-	}
-	return row{verdict: Failed}
-}
+// String returns the reason's word.
+func (r Reason) String() string { return reasons[r].word }
+
+// MarshalText returns the reason's word, which is the reason in JSON.
+func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // Text returns the reason as a phrase for people. Its wording may change.
-func (r Reason) Text() string { return r.row().text }
+func (r Reason) Text() string { return reasons[r].text }
 
-// Verdict returns the verdict that r leads to.
-func (r Reason) Verdict() Verdict { return r.row().verdict }
+// Verdict returns the verdict that r leads to. That of zero, which is no reason, is Failed.
+func (r Reason) Verdict() Verdict { return reasons[r].verdict }
 
 // Rule returns the number of the safety rule behind r, as in "R3".
-func (r Reason) Rule() string { return r.row().rule }
+func (r Reason) Rule() string { return reasons[r].rule }

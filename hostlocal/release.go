@@ -37,25 +37,20 @@ const (
 )
 
 // An Outcome says what Release did with a reservation.
-type Outcome uint8
+type Outcome string
 
 const (
 	// NotTried: Release ended before this reservation, which still exists.
-	NotTried Outcome = iota
+	NotTried Outcome = "not-tried"
 	// Released: the file was removed.
-	Released
+	Released Outcome = "released"
 	// Changed: the file is no longer the one that was read, and was kept.
-	Changed
+	Changed Outcome = "changed"
 	// Gone: the file, or its network's directory, no longer existed.
-	Gone
+	Gone Outcome = "gone"
 	// Failed: the file was not removed, as far as is known, and Errs says why.
-	Failed
+	Failed Outcome = "failed"
 )
-
-// String returns the outcome as a word.
-func (o Outcome) String() string {
-	return [...]string{NotTried: "not-tried", Released: "released", Changed: "changed", Gone: "gone", Failed: "failed"}[o]
-}
 
 // A ReleaseResult says what one call of Release did.
 type ReleaseResult struct {
@@ -104,7 +99,7 @@ const (
 // A reservation that was not read by List, or is Unreadable, is Failed and never removed.
 func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
 	w := releaser{store: s, rs: rs}
-	w.Outcomes, w.Errs = make([]Outcome, len(rs)), make([]error, len(rs))
+	w.Outcomes, w.Errs = slices.Repeat([]Outcome{NotTried}, len(rs)), make([]error, len(rs))
 	var all []*queue
 	for i, r := range rs {
 		switch {

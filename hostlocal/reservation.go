@@ -56,7 +56,7 @@ func (r *Reservation) Inode() uint64 { return r.identity.ino }
 
 // An OwnerState says what is known of a reservation's owner. It is zero in a Reservation that
 // List did not return.
-type OwnerState uint8
+type OwnerState uint16
 
 const (
 	// Owned: the file names a container.
@@ -73,9 +73,7 @@ const (
 )
 
 // String returns the state as a word.
-func (o OwnerState) String() string {
-	return [...]string{Owned: "owned", Empty: "empty", Malformed: "malformed", Unreadable: "unreadable"}[o]
-}
+func (o OwnerState) String() string { return [...]string{"", "owned", "empty", "malformed", "unreadable"}[o] }
 
 // maxOwner is the maximum size of an owner file. The longest owner that CNI allows
 // is far shorter, so a longer file is malformed.

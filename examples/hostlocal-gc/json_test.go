@@ -127,10 +127,10 @@ func TestSchemaWords(t *testing.T) {
 	}
 	var verdicts, reasons []string
 	for _, v := range gc.Verdicts() {
-		verdicts = append(verdicts, string(v))
+		verdicts = append(verdicts, v.String())
 	}
 	for _, r := range gc.Reasons() {
-		reasons = append(reasons, string(r))
+		reasons = append(reasons, r.String())
 	}
 	if diff := cmp.Diff(verdicts, s.Defs.Verdict.Enum); diff != "" {
 		t.Errorf("verdicts (-want +got):\n%s", diff)

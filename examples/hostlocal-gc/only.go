@@ -99,7 +99,7 @@ func readPlan(ctx context.Context, path string) (map[plannedAt]planned, error) {
 	leaked := make(map[plannedAt]planned)
 	for _, r := range plan.Reservations {
 		at := plannedAt{r.Network, r.IP}
-		if _, twice := leaked[at]; r.Verdict == string(gc.Leaked) && r.Reason != string(gc.NetworkNotNamed) && !twice {
+		if _, twice := leaked[at]; r.Verdict == gc.Leaked.String() && r.Reason != gc.NetworkNotNamed.String() && !twice {
 			leaked[at] = r.planned
 		}
 	}

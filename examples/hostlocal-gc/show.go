@@ -118,7 +118,7 @@ func (a *app) showAddress(ctx context.Context, text string) error {
 func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, recorded *recorder) {
 	head := fmt.Sprintf("%v in network %s", e.IP, e.Network)
 	if r.judged {
-		head += " is " + a.screen.Paint(term.VerdictStyle(e.Verdict), string(e.Verdict))
+		head += " is " + a.screen.Paint(term.VerdictStyle(e.Verdict), e.Verdict.String())
 		fmt.Fprintf(out, "%s\n%s\n", head, a.screen.Fold(fmt.Sprintf("  %s (%s, %s)", e.Reason.Text(), e.Reason, e.Reason.Rule())))
 	} else {
 		fmt.Fprintln(out, head)

@@ -134,7 +134,7 @@ func whatColumns(now time.Time, wide bool) []column {
 // verdictColumns describe the decision.
 func verdictColumns(wide bool) []column {
 	columns := []column{{term.Column{Title: "VERDICT"}, func(e *gc.Entry) term.Cell {
-		return term.Cell{Text: string(e.Verdict), Style: term.VerdictStyle(e.Verdict)}
+		return term.Cell{Text: e.Verdict.String(), Style: term.VerdictStyle(e.Verdict)}
 	}}}
 	if wide {
 		columns = append(columns, column{term.Column{Title: "RULE"}, func(e *gc.Entry) term.Cell {
@@ -152,7 +152,7 @@ func verdictColumns(wide bool) []column {
 			if e.Pod == nil {
 				return term.Cell{Text: "-", Style: term.Dim}
 			}
-			return term.Cell{Text: term.Dash(e.Pod.From), Style: term.Dim}
+			return term.Cell{Text: term.Dash(e.Pod.From()), Style: term.Dim}
 		}})
 	}
 	return columns

@@ -46,7 +46,7 @@ rect { fill: #f6f8fa } text { font: 13px monospace; fill: #1f2328; white-space: 
 		class := ""
 		for _, v := range []gc.Verdict{gc.Released, gc.Conflict} {
 			if strings.Contains(line, fmt.Sprint("  ", v, "  ")) {
-				class = string(v)
+				class = v.String()
 			}
 		}
 		fmt.Fprintf(&svg, "<text x=\"16\" y=\"%d\" class=%q>%s</text>\n", i*19+28, class, html.EscapeString(line))

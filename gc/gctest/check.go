@@ -21,12 +21,12 @@ func Check(t testing.TB, report gc.Report, want ...string) {
 	}
 	var got []string
 	for _, e := range report.Reservations {
-		line := e.IP.String() + " " + string(e.Verdict)
+		line := e.IP.String() + " " + e.Verdict.String()
 		if len(report.Networks) != 1 || e.Network != report.Networks[0] {
 			line = e.Network + "/" + line
 		}
 		if !slices.Contains(want, line) {
-			line += " " + string(e.Reason)
+			line += " " + e.Reason.String()
 		}
 		got = append(got, line)
 	}

@@ -62,7 +62,7 @@ func (n *network) metrics(d *descs, name string, add func(*prometheus.Desc, prom
 	add(d.released, prometheus.CounterValue, float64(n.released), name)
 	add(d.releaseFailures, prometheus.CounterValue, float64(n.releaseFailures), name)
 	for why, count := range n.reservations {
-		add(d.reservations, prometheus.GaugeValue, float64(count), name, string(why.Verdict()), string(why))
+		add(d.reservations, prometheus.GaugeValue, float64(count), name, why.Verdict().String(), why.String())
 	}
 	if n.judged {
 		add(d.oldestKeptLeak, prometheus.GaugeValue, n.oldestKeptLeak.Seconds(), name)

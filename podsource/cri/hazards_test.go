@@ -265,12 +265,12 @@ func TestHazard102NotReady(t *testing.T) {
 	})
 	gctest.Check(t, report, "10.0.0.2 in-use", "10.0.0.3 in-use")
 	for _, r := range report.Reservations {
-		want := gc.Pod{Namespace: "default", Name: "web", UID: "web", From: "cri"}
+		want := gc.Pod{Namespace: "default", Name: "web", UID: "web", Source: "cri"}
 		if r.ContainerID == job.Id {
-			want = gc.Pod{Namespace: "default", Name: "job", UID: "job", From: "cri: sandbox " + job.Id + ", not ready", NotRunning: true}
+			want = gc.Pod{Namespace: "default", Name: "job", UID: "job", Source: "cri", Origin: "sandbox " + job.Id + ", not ready", NotRunning: true}
 		}
-		if diff := cmp.Diff(&want, r.Pod); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
+		if *r.Pod != want {
+			t.Errorf("got %+v, want %+v", *r.Pod, want)
 		}
 	}
 	if len(report.Duplicates) > 0 {

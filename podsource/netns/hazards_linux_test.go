@@ -137,10 +137,10 @@ func TestHazardsOfUnlistedContainers(t *testing.T) {
 			row.before()
 		}
 		reserved := maps.Clone(owners)
-		maps.DeleteFunc(reserved, func(ip, _ string) bool { return row.want[ip] == "" })
+		maps.DeleteFunc(reserved, func(ip, _ string) bool { return row.want[ip] == 0 })
 		report := checkPass(t, row.reason, newStore(t, reserved), row.source, 0, row.want)
 		own := func(e gc.Entry) bool {
-			return e.Pod != nil && strings.Contains(e.Pod.From, "the node's own network namespace")
+			return e.Pod != nil && strings.Contains(e.Pod.From(), "the node's own network namespace")
 		}
 		if _, want := row.want["10.0.0.8"]; slices.ContainsFunc(report.Reservations, own) != want {
 			t.Errorf("%s: the report does not say where the address is: %+v", row.reason, report.Reservations)
@@ -165,9 +165,9 @@ func TestHazard79NodeInAPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	from := fmt.Sprintf("netns: network namespace %d, of process %d", inode, pid)
-	process := func(p *gc.Pod) bool { return p != nil && p.From == from && !p.NotRunning }
+	process := func(p *gc.Pod) bool { return p != nil && p.From() == from && !p.NotRunning }
 	mounted := func(p *gc.Pod) bool {
-		return strings.HasSuffix(p.From, `, mounted at "/run/netns/second", without a process`) && p.NotRunning
+		return strings.HasSuffix(p.From(), `, mounted at "/run/netns/second", without a process`) && p.NotRunning
 	}
 	store := newStore(t, map[string]string{"10.0.0.2": id("1eaced"), "10.0.0.3": id("1157ed")})
 	both := podsource.Union(runtimeSource, nested(t))

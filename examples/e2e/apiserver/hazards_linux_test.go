@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	none   = gc.Verdict("") // the pod has no addresses
-	all    = 1000 * old     // the pod claims every reservation without an owner
+	none   = gc.Verdict(0) // the pod has no addresses
+	all    = 1000 * old    // the pod claims every reservation without an owner
 	multus = "k8s.v1.cni.cncf.io/network-status"
 )
 

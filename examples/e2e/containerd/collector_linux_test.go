@@ -85,7 +85,7 @@ func (n *node) try(command string, flags ...string) (p pass) {
 			continue
 		}
 		p.verdicts[r.IP], p.reasons[r.IP] = r.Verdict, r.Reason
-		if r.Verdict == string(gc.Released) {
+		if r.Verdict == gc.Released.String() {
 			p.released[r.IP] = r.ContainerID
 		}
 	}
@@ -242,11 +242,11 @@ func same[T any](t *testing.T, what, reason string, want, got T) {
 	}
 }
 
-// verdicts returns a map with the same verdict for all these addresses.
-func verdicts(verdict gc.Verdict, ips ...netip.Addr) map[netip.Addr]string {
+// verdicts returns a map with the same verdict, or owner, for all these addresses.
+func verdicts(verdict any, ips ...netip.Addr) map[netip.Addr]string {
 	out := make(map[netip.Addr]string)
 	for _, ip := range ips {
-		out[ip] = string(verdict)
+		out[ip] = fmt.Sprint(verdict)
 	}
 	return out
 }
@@ -264,7 +264,7 @@ func joined(all ...map[netip.Addr]string) map[netip.Addr]string {
 func holding(pods ...pod) map[netip.Addr]string {
 	out := make(map[netip.Addr]string)
 	for _, p := range pods {
-		maps.Copy(out, verdicts(gc.Verdict(p.id), p.ips...))
+		maps.Copy(out, verdicts(p.id, p.ips...))
 	}
 	return out
 }

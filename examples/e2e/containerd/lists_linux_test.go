@@ -300,7 +300,7 @@ func TestHazard21FailedADDAndFailedDEL(t *testing.T) {
 			return
 		}
 		n.age()
-		same(t, "released", "no sandbox has them", verdicts(gc.Verdict(ids[0]), n.heldBy(ids[0])...), n.release().released)
+		same(t, "released", "no sandbox has them", verdicts(ids[0], n.heldBy(ids[0])...), n.release().released)
 		n.wantLeft("after the pass", live)
 	})
 }

@@ -177,7 +177,7 @@ func TestHazard39LeakPerRetry(t *testing.T) {
 				p := n.release(with(inSeconds...)...)
 				same(t, "released", c.reason, nil, p.released)
 				for ip, reason := range p.reasons {
-					same(t, "reason for "+ip.String(), "the default minimum age counts", string(gc.NotYetListed), reason)
+					same(t, "reason for "+ip.String(), "the default minimum age counts", gc.NotYetListed.String(), reason)
 				}
 				return
 			}
@@ -185,7 +185,7 @@ func TestHazard39LeakPerRetry(t *testing.T) {
 			for leaks < 2*size && !t.Failed() {
 				p := n.release(with(inSeconds...)...)
 				for _, ip := range addressesOf(live) {
-					same(t, ip.String(), "its pod is live", string(gc.InUse), p.verdicts[ip])
+					same(t, ip.String(), "its pod is live", gc.InUse.String(), p.verdicts[ip])
 				}
 				leaks += n.retries("victim")
 			}

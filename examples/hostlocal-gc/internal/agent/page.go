@@ -137,7 +137,7 @@ func sentence(s *status, now time.Time) string {
 		}
 	}
 	for _, v := range gc.Verdicts() {
-		add(string(v))
+		add(v.String())
 	}
 	add(notJudged)
 	return text + "."

@@ -63,16 +63,16 @@ func TestPageSays(t *testing.T) {
 		change(r)
 		return r
 	}
-	const longPath = "cnicache: /var/lib/cni/results/podnet-0123456789abcdef0123456789abcdef-eth0"
+	const longPath = "/var/lib/cni/results/podnet-0123456789abcdef0123456789abcdef-eth0"
 	asItIs := func(*gc.Report) {}
 	held := entry("10.0.0.2", "c", gc.ContainerLive)
-	held.Pod = &gc.Pod{Namespace: "ns", Name: "web", From: "cri: sandbox c"}
+	held.Pod = &gc.Pod{Namespace: "ns", Name: "web", Source: "cri", Origin: "sandbox c"}
 	other := entry("10.0.1.2", "c", gc.NetworkNotNamed)
 	other.Network = "other"
 	failed := entry("10.0.0.2", "c", gc.ReleaseFailed)
 	failed.Err = errors.New("unlink: read-only file system")
-	two := &gc.Pod{Namespace: "ns", Name: "two", From: "netns: /proc/7/ns/net"}
-	three := &gc.Pod{Namespace: "ns", Name: "three", From: "cri: sandbox " + strings.Repeat("0123456789abcdef", 4)}
+	two := &gc.Pod{Namespace: "ns", Name: "two", Source: "netns", Origin: "/proc/7/ns/net"}
+	three := &gc.Pod{Namespace: "ns", Name: "three", Source: "cri", Origin: "sandbox " + strings.Repeat("0123456789abcdef", 4)}
 	conflict := entry("10.0.0.4", "c", gc.OtherContainer)
 	conflict.Pod = three
 	many := func(n int) func(*gc.Report) {
@@ -152,13 +152,13 @@ func TestPageSays(t *testing.T) {
 		{"more than anybody reads", Options{}, report(many(5000)), nil, []string{"5000 in-use</span>", "4968 more are in the JSON."}, `<td class="ip">10.0.0.32<`},
 		{
 			"hazards for live pods", Options{}, report(func(r *gc.Report) {
-				r.Duplicates = []gc.Claim{{IP: netip.MustParseAddr("10.0.0.9"), Pods: []*gc.Pod{{UID: "one", From: longPath}, two}}}
+				r.Duplicates = []gc.Claim{{IP: netip.MustParseAddr("10.0.0.9"), Pods: []*gc.Pod{{UID: "one", Source: "cnicache", Origin: longPath}, two}}}
 				for i := range 10 {
 					r.Unreserved = append(r.Unreserved, gc.Claim{IP: netip.AddrFrom4([4]byte{10, 0, 0, byte(10 + i)}), Pods: []*gc.Pod{two}})
 				}
 			}, held, conflict), nil,
 			[]string{
-				`<div class="alert live"><b>DUPLICATE: 1 address belongs to several live pods.</b>`, "<li>10.0.0.9: ns/two (netns: /proc/7/ns/net), one (" + longPath + ")</li>", "Delete all pods of an address but one",
+				`<div class="alert live"><b>DUPLICATE: 1 address belongs to several live pods.</b>`, "<li>10.0.0.9: ns/two (netns: /proc/7/ns/net), one (cnicache: " + longPath + ")</li>", "Delete all pods of an address but one",
 				`<div class="alert live"><b>UNRESERVED: 10 addresses of live pods are not reserved, so host-local may hand them out again.</b>`,
 				"<li>10.0.0.17: ns/two (netns: /proc/7/ns/net)</li></ul><details><summary>2 more</summary><ul><li>10.0.0.18: ",
 				`<div class="alert live"><b>CONFLICT: n: 1 reservation is claimed by another pod than the owner, and kept.</b>`,
@@ -256,7 +256,7 @@ func TestVerdictsHaveTheirPlaces(t *testing.T) {
 		if urgency(v) < 0 {
 			t.Errorf("verdict %s has no place", v)
 		}
-		if plain := v == gc.Changed || v == gc.Gone; !plain && !strings.Contains(pageStyle, ".chip."+string(v)) {
+		if plain := v == gc.Changed || v == gc.Gone; !plain && !strings.Contains(pageStyle, ".chip."+v.String()) {
 			t.Errorf("verdict %s has no colour", v)
 		}
 	}
@@ -279,7 +279,7 @@ func marks(t *testing.T, v string) string {
 	t.Helper()
 	e := entry("10.0.0.2", v, gc.TwoPods) // also a hazard
 	e.IfName, e.Err = v, errors.New(v)
-	e.Pod = &gc.Pod{Namespace: v, Name: v, From: v}
+	e.Pod = &gc.Pod{Namespace: v, Name: v, Source: v, Origin: v}
 	report := gc.Report{
 		Networks: []string{"n"}, Missing: []string{"n"}, DataDir: "none", Reservations: []gc.Entry{e},
 		Sources:    []gc.SourceReport{{Name: v, Error: v}},

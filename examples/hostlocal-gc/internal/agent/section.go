@@ -133,7 +133,7 @@ const notJudged = "not judged"
 
 func verdictOf(e *gc.Entry) string {
 	if judged(e) {
-		return string(e.Verdict)
+		return e.Verdict.String()
 	}
 	return notJudged
 }
@@ -142,7 +142,7 @@ func judged(e *gc.Entry) bool { return e.Reason != gc.SourceFailed }
 
 func newRow(e *gc.Entry, now time.Time) (out row) {
 	if e.Pod != nil {
-		out.Pod, out.From = e.Pod.String(), e.Pod.From
+		out.Pod, out.From = e.Pod.String(), e.Pod.From()
 	}
 	r := e.Reservation
 	if r.Err != nil {

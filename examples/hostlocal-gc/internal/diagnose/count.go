@@ -70,7 +70,7 @@ func (p *Place) count(network string) *tally {
 	var ips []netip.Addr
 	for i := range p.Report.Reservations {
 		if e := &p.Report.Reservations[i]; e.Network == network && e.Verdict == gc.InUse && inNamespace(e) {
-			spaces[e.Pod.From]++
+			spaces[e.Pod.From()]++
 		}
 	}
 	for i := range p.Report.Reservations {
@@ -81,8 +81,8 @@ func (p *Place) count(network string) *tally {
 		t.reserved++
 		ips = append(ips, e.IP)
 		k := p.kindOf(e)
-		if k == inUse && inNamespace(e) && spaces[e.Pod.From] >= many {
-			k, t.process = oneProcess, space(e.Pod.From)
+		if k == inUse && inNamespace(e) && spaces[e.Pod.From()] >= many {
+			k, t.process = oneProcess, space(e.Pod.From())
 		}
 		t.n[k]++
 		t.note(e, k)
@@ -93,7 +93,7 @@ func (p *Place) count(network string) *tally {
 
 // inNamespace reports whether only the kernel shows who has an address.
 func inNamespace(e *gc.Entry) bool {
-	return e.Pod != nil && strings.Contains(e.Pod.From, "network namespace")
+	return e.Pod != nil && strings.Contains(e.Pod.From(), "network namespace")
 }
 
 func (p *Place) kindOf(e *gc.Entry) kind {
@@ -134,7 +134,7 @@ func (t *tally) note(e *gc.Entry, k kind) {
 		}
 		t.conflicts = append(t.conflicts, text)
 	case k == noProcess:
-		named := namedSpace.FindStringSubmatch(e.Pod.From)
+		named := namedSpace.FindStringSubmatch(e.Pod.From())
 		if named != nil && isNamespace("/run/netns/"+named[2], named[1]) && !slices.Contains(t.namespaces, named[2]) {
 			t.namespaces = append(t.namespaces, named[2])
 		}

@@ -298,10 +298,10 @@ func podNames(pods []*gc.Pod) string {
 // PodName names a pod for people, and says where its source found it.
 func PodName(p *gc.Pod) string {
 	name := p.String()
-	if p.From == "" || p.From == name {
+	if p.From() == "" || p.From() == name {
 		return name
 	}
-	return name + " (" + p.From + ")"
+	return name + " (" + p.From() + ")"
 }
 
 func plural(n int, one, many string) string {
