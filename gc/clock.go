@@ -39,8 +39,7 @@ type clock struct {
 
 	files    []candidate             // of the last pass, sorted by network and address
 	finished map[podID]time.Duration // when each pod was first seen finished, or an entry unproven
-	// In the last look a source listed Kubernetes pods, or entries.
-	listsPods, listsEntries bool
+	lists    map[bool]bool           // in the last look a source listed Kubernetes pods (false), or entries (true)
 }
 
 // steps is what was seen of steps of the wall clock.
@@ -269,34 +268,20 @@ func (c *clock) sawBefore(n int, before func(int) sight[file]) {
 // pods, or a cache.
 func (c *clock) seePods(now reading, look []declaration) {
 	finished := make(map[podID]time.Duration)
-	pods, entries := false, false
+	c.lists = make(map[bool]bool)
 	for _, d := range look {
-		pods = pods || !d.Supplementary && d.Names == podsource.KubernetesPods
-		entries = entries || d.Cache != nil
+		c.lists[false] = c.lists[false] || !d.Supplementary && d.Names == podsource.KubernetesPods
+		c.lists[true] = c.lists[true] || d.Cache != nil
 		for i := range d.Pods {
 			if p := &d.Pods[i]; p.HasFinished() || p.Unproven {
-				id := podIDOf(p)
-				if first, ok := c.finished[id]; ok {
-					finished[id] = first
-				} else {
-					finished[id] = now.mono
-				}
+				finished[podIDOf(p)] = now.mono
 			}
 		}
 	}
-	c.listsPods, c.listsEntries = pods, entries
 	for id, first := range c.finished {
-		if !c.lists(id) {
+		if _, listed := finished[id]; listed || !c.lists[id.Unproven] {
 			finished[id] = first
 		}
 	}
 	c.finished = finished
-}
-
-// lists reports whether in the last look a source listed what may have this identity.
-func (c *clock) lists(id podID) bool {
-	if id.Unproven {
-		return c.listsEntries
-	}
-	return c.listsPods
 }

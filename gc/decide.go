@@ -16,6 +16,7 @@ type snapshot struct {
 	reservations []candidate // of all networks of the data dir
 	evidence     evidence
 	pods         *livePods
+	listed       int           // pods and entries of the answers
 	clock        *clock        // read, not written
 	at           reading       // before the sources were asked
 	stale        time.Duration // how much older than that the oldest answer is; forever if unknown

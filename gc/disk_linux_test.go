@@ -116,7 +116,8 @@ func TestLockIsHeldLongerThanTheLimit(t *testing.T) {
 		n.file("lock", "", old)
 		unlock := flockOf(t, n.path("lock"))
 		r := n.reconciler(podsource.Static{other}, Options{SourceTimeout: 300 * time.Millisecond})
-		if _, err := r.Reconcile(t.Context()); !errors.Is(err, hostlocal.ErrLocked) {
+		report, err := r.Reconcile(t.Context())
+		if n.checkReasons(report, map[string]Reason{"10.0.0.2": NotTried}); !errors.Is(err, hostlocal.ErrLocked) {
 			t.Errorf("not ErrLocked: %v", err)
 		}
 		unlock()

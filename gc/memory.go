@@ -175,7 +175,7 @@ func (c *clock) recall(m *memory, dir string, now reading, all bool) {
 		}
 	}
 	for id, first := range c.finished {
-		if seen, ok := finished[id]; first < seen || !ok && c.lists(id) {
+		if seen, ok := finished[id]; first < seen || !ok && c.lists[id.Unproven] {
 			finished[id] = first
 		}
 	}

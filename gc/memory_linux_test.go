@@ -142,7 +142,7 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 func TestEarliestSightCounts(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		there, here, alone, future := podID{Other: "there"}, podID{Other: "here"}, podID{Other: "alone"}, podID{Other: "future"}
-		c := clock{finished: map[podID]time.Duration{there: 5, here: 5}, listsPods: true, steps: steps{Back: 5}}
+		c := clock{finished: map[podID]time.Duration{there: 5, here: 5}, lists: map[bool]bool{false: true}, steps: steps{Back: 5}}
 		c.files = []candidate{{&hostlocal.Reservation{}, 5}}
 		back := map[bool]time.Duration{false: 3, true: 7}
 		in := sights{[]sight[file]{{fileOf(&hostlocal.Reservation{}), 7}}, []sight[podID]{{there, 3}, {here, 7}, {alone, 1}, {future, 99}}}

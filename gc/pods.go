@@ -70,14 +70,9 @@ type livePod struct {
 // (hazards 12 and 13). Pods in the node's network claim no address (hazard 28); the node's own
 // network namespace does (hazard 87). The reading now is from after the answers.
 func (s *snapshot) indexPods(now reading) *livePods {
-	l := &livePods{nextFinish: forever, dirs: s.dirs}
-	answers, listed := slices.Concat(s.evidence...), 0
-	for _, a := range answers {
-		listed += len(a.Pods)
-	}
-	l.byContainer, l.unproven = make(map[string]*livePod, min(listed, len(s.reservations))), make(map[string]*livePod)
-	l.claims = make(map[netip.Addr][]*livePod)
-	for i, a := range answers {
+	l := &livePods{nextFinish: forever, dirs: s.dirs, unproven: make(map[string]*livePod), claims: make(map[netip.Addr][]*livePod)}
+	l.byContainer = make(map[string]*livePod, min(s.listed, len(s.reservations)))
+	for i, a := range slices.Concat(s.evidence...) {
 		pods := make([]livePod, len(a.Pods))
 		for j := range a.Pods {
 			p := &a.Pods[j]

@@ -54,16 +54,6 @@ func TestReportOfAPass(t *testing.T) {
 			report.DataDir != n.dataDir || report.DataDirMissing || !slices.Equal(report.Networks, []string{network1}) || report.Err != nil || call.Err() == nil {
 			t.Errorf("got %+v, and error %v of the context of a call that has ended", report, call.Err())
 		}
-		var order []string
-		for _, e := range report.Reservations {
-			order = append(order, key(e))
-		}
-		if diff := cmp.Diff([]string{"10.0.0.2", "10.0.0.10", "fd00::2", "second/10.0.0.2"}, order); diff != "" {
-			t.Errorf("one entry for each reservation, sorted (-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff(map[Verdict]int{InUse: 2, Released: 1, Leaked: 1}, report.Counts()); diff != "" {
-			t.Errorf("counts (-want +got):\n%s", diff)
-		}
 		if len(report.Unreserved) != 1 || report.Unreserved[0].IP != ips("10.0.0.77")[0] {
 			t.Errorf("unreserved: %v, want 10.0.0.77, once", report.Unreserved)
 		}
@@ -124,11 +114,7 @@ func TestReportJSON(t *testing.T) {
 	}
 	must(t, err)
 	golden(t, "report.json", got.String()+"\n")
-	// A pointer marshals alike. Empty fields are left out.
-	pointer, err := json.Marshal(&report)
-	if err != nil || !bytes.Equal(pointer, text) {
-		t.Errorf("a pointer to the report marshals as %s (error %v)", pointer, err)
-	}
+	// Empty fields are left out.
 	empty, err := json.Marshal(Report{})
 	if err != nil || bytes.Contains(empty, []byte("null")) || bytes.Contains(empty, []byte(`"error"`)) {
 		t.Errorf("got %s and error %v, want nothing that is null", empty, err)

@@ -31,6 +31,7 @@ type declaration struct {
 func (s *snapshot) addLook(answers []podsource.Answer, began, now reading) []declaration {
 	look := make([]declaration, len(answers))
 	for i, a := range answers {
+		s.listed += len(a.Pods)
 		d := declaration{Answer: a, asOf: s.clock.asOf(s.at, now, &a), fresh: true}
 		if !a.AsOf.IsZero() {
 			d.fresh = s.clock.asOf(began, now, &a) >= began.mono

@@ -76,13 +76,10 @@ func (m *memory) recall(d dir, r *Reservation) bool {
 	for len(m.files) > 0 && order(&m.files[0]) < 0 {
 		m.files = m.files[1:]
 	}
-	if len(m.files) == 0 || order(&m.files[0]) != 0 || m.files[0].lead == 0 {
+	if len(m.files) == 0 || order(&m.files[0]) != 0 || m.files[0].lead == 0 || d.status(r) != nil || r.identity != m.files[0].identity {
 		return false
 	}
 	f := &m.files[0]
-	if d.status(r) != nil || r.identity != f.identity {
-		return false
-	}
 	r.ContainerID, r.IfName, r.Owner, r.lead = f.ContainerID, f.IfName, f.Owner, f.lead
 	return true
 }

@@ -4,7 +4,6 @@ package hostlocal
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -105,9 +104,6 @@ func TestList(t *testing.T) {
 	diff(t, "List", want, list(t, s))
 	must(t, release(t.Context(), t, "releasing nothing", s, nil, []Outcome{}...))
 	diff(t, "the disk", before, tree(t, s.DataDir()))
-	if _, err := os.Lstat(lockOf(s)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a lock: %v", err)
-	}
 }
 
 // TestListNetworkVanishes: a network that is removed while List runs has no reservations, and

@@ -73,7 +73,9 @@ const (
 )
 
 // String returns the state as a word.
-func (o OwnerState) String() string { return [...]string{"", "owned", "empty", "malformed", "unreadable"}[o] }
+func (o OwnerState) String() string {
+	return [...]string{"", "owned", "empty", "malformed", "unreadable"}[o]
+}
 
 // maxOwner is the maximum size of an owner file. The longest owner that CNI allows
 // is far shorter, so a longer file is malformed.
