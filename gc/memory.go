@@ -182,9 +182,7 @@ func (c *clock) recall(m *memory, dir string, now reading, all bool) {
 	c.finished = finished
 }
 
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
+	return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare)
 }

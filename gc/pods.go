@@ -196,8 +196,7 @@ func distinct(p, q *livePod) bool {
 // conflicting returns the pods that are distinct from another one of the list, in one network:
 // none, or at least two.
 func conflicting(pods []*livePod) (found []*livePod) {
-	const most = 32 // bounds the cost; far fewer show a conflict
-	pods = pods[:min(len(pods), most)]
+	pods = pods[:min(len(pods), 32)] // bounds the cost; far fewer show a conflict
 	for _, p := range pods {
 		if slices.ContainsFunc(pods, func(q *livePod) bool { return inOneNetwork(p, q) && distinct(p, q) }) {
 			found = append(found, p)
@@ -210,12 +209,11 @@ func conflicting(pods []*livePod) (found []*livePod) {
 // claimed addresses that are not reserved in any. Both are sorted and without repetitions. The
 // node's own addresses are neither.
 func (l *livePods) compareClaims(reservations []candidate) (dups, unreserved []Claim) {
-	if len(l.claims) == 0 {
-		return nil, nil
-	}
-	reserved := make(map[netip.Addr]bool, len(reservations))
+	reserved := make(map[netip.Addr]bool, len(l.claims))
 	for i := range reservations {
-		reserved[reservations[i].IP] = true
+		if ip := reservations[i].IP; l.claims[ip] != nil {
+			reserved[ip] = true
+		}
 	}
 	for _, ip := range slices.SortedFunc(maps.Keys(l.claims), netip.Addr.Compare) {
 		claimants := slices.DeleteFunc(slices.Clone(l.claims[ip]), func(p *livePod) bool { return p.HostNetwork })

@@ -61,11 +61,8 @@ func checkItems(a *podsource.Answer) error {
 		if slices.Contains(p.IPs, netip.Addr{}) {
 			return fmt.Errorf("pod %s: one of its addresses is not valid", refOf(p, ""))
 		}
-		for _, id := range p.ContainerIDs {
-			if !hostlocal.ValidName(id) {
-				return fmt.Errorf("pod %s: %q is not a container ID of CNI; "+
-					"list the sandbox's ID, without a scheme", refOf(p, ""), id)
-			}
+		if i := slices.IndexFunc(p.ContainerIDs, func(id string) bool { return !hostlocal.ValidName(id) }); i >= 0 {
+			return fmt.Errorf("pod %s: %q is not a container ID of CNI; list the sandbox's ID, without a scheme", refOf(p, ""), p.ContainerIDs[i])
 		}
 	}
 	if len(a.Networks) == 0 && !a.Supplementary && a.Cache == nil {
