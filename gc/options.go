@@ -72,7 +72,8 @@ type Options struct {
 	Interval time.Duration
 	// OnReport, if set, is called after each pass with what Reconcile returns, as
 	// for metrics. It runs in the pass's goroutine, and no other pass begins before
-	// it returns. It must not call Reconcile.
+	// it returns. It must not call Reconcile, nor change the report: the next pass compares with its
+	// reservations, and one that was changed seems to be new.
 	OnReport func(Report, error)
 	// Logger gets a line for each release, for each pass that released something or found
 	// something wrong, and for each error of Start's passes at V(0); for each other pass at

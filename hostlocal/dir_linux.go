@@ -95,7 +95,7 @@ func (d dir) statusOf(name string, st *unix.Stat_t) error {
 }
 
 func (r *Reservation) setStatus(st *unix.Stat_t) {
-	r.identity = identity{st.Ino, st.Ctim.Nano(), st.Size}
+	r.identity = identity{st.Ino, st.Ctim.Nano(), st.Size, uint64(st.Dev)}
 	r.ReservedAt = time.Unix(st.Mtim.Unix())
 }
 

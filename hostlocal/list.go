@@ -41,11 +41,7 @@ type Listing struct {
 // because a container may have reservations in several networks (R3). One such error is a symbolic link to a
 // directory in the place of a network's directory, since it is not followed (R7).
 func (s *Store) List(ctx context.Context) (Listing, error) {
-	wall, lead := s.now()
-	m := *s.last.Load()
-	if m.settledBefore = wall - margin; stepped(lead, m.lead) {
-		m = memory{lead: lead} // and nothing is settled: a change that seems old may be new
-	}
+	m, _ := s.remembered()
 	l, err := s.readDataDir()
 	for i := 0; err == nil && i < len(l.Networks); i++ {
 		l.Reservations, err = s.listNetwork(ctx, l.Networks[i], l.Reservations, &m)
@@ -55,6 +51,18 @@ func (s *Store) List(ctx context.Context) (Listing, error) {
 	}
 	s.last.Store(&memory{files: l.Reservations, lead: m.lead})
 	return l, nil
+}
+
+// remembered returns what the last List found, and the clock's lead. After a step that is nothing, also for
+// the next call if this one fails, and nothing is settled: a change that seems old may be new.
+func (s *Store) remembered() (m memory, lead time.Duration) {
+	wall, lead := s.now()
+	m = *s.last.Load()
+	if m.settledBefore = wall - margin; stepped(lead, m.lead) {
+		m = memory{lead: lead}
+		s.last.Store(&m)
+	}
+	return m, lead
 }
 
 // margin is how old the last change of a file must be, so that each later one changes its
@@ -79,8 +87,8 @@ func (m *memory) recall(d dir, r *Reservation) bool {
 	if len(m.files) == 0 || order(&m.files[0]) != 0 || m.files[0].lead == 0 || d.status(r) != nil || r.identity != m.files[0].identity {
 		return false
 	}
-	f := &m.files[0]
-	r.ContainerID, r.IfName, r.Owner, r.lead = f.ContainerID, f.IfName, f.Owner, f.lead
+	r.settled = m.files[0].settled
+	r.ContainerID, r.IfName, r.Owner = r.id, r.ifName.Value(), Owned
 	return true
 }
 
@@ -88,11 +96,12 @@ func (m *memory) recall(d dir, r *Reservation) bool {
 // written. Few names of interfaces serve all containers.
 func (r *Reservation) setOwner(content string, m *memory) {
 	id, ifName, owner := parseOwner(content)
-	r.ContainerID, r.IfName, r.Owner = strings.Clone(id), unique.Make(ifName).Value(), owner
+	name := unique.Make(ifName)
+	r.ContainerID, r.IfName, r.Owner = strings.Clone(id), name.Value(), owner
 	changed := time.Duration(r.identity.changed)
 	// Some file systems have only seconds.
 	if r.Owner == Owned && r.identity.ino != 0 && changed%time.Second != 0 && changed < m.settledBefore {
-		r.lead = m.lead
+		r.settled = settled{r.ContainerID, name, m.lead}
 	}
 }
 

@@ -62,7 +62,7 @@ func (d dir) read(r *Reservation, buf []byte) (string, error) {
 	if !before.Mode().IsRegular() {
 		return "", errNotRegular
 	}
-	r.identity, r.ReservedAt = identity{0, before.ModTime().UnixNano(), before.Size()}, before.ModTime()
+	r.identity, r.ReservedAt = identity{0, before.ModTime().UnixNano(), before.Size(), 0}, before.ModTime()
 	f, err := os.Open(d.file(r))
 	if err != nil {
 		return "", err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unique"
 )
 
 // A Reservation is one file <data dir>/<network>/<ip>, by which host-local
@@ -37,9 +38,16 @@ type Reservation struct {
 	Owner OwnerState `json:"-"`
 
 	identity identity
-	// lead is not zero if the file is settled: as long as its identity stays the same, so does its
-	// content (R6), unless the clock was set since it had this lead.
-	lead time.Duration
+	settled
+}
+
+// A settled file keeps its content as long as its identity stays the same (R6), unless the clock was
+// set since it had this lead. The owner is that of the file also if a caller has changed the
+// reservation. The zero value is no settled file.
+type settled struct {
+	id     string
+	ifName unique.Handle[string]
+	lead   time.Duration
 }
 
 // An identity tells a reservation's file from every earlier and later file of the same name, on
@@ -49,6 +57,7 @@ type identity struct {
 	ino     uint64 // 0 where the platform has none
 	changed int64  // change time in ns: set by every write, link and rename, as far as the kernel's clock has ticked since
 	size    int64
+	dev     uint64 // two file systems may have the same of all others
 }
 
 // Inode returns the inode number of the file that was read, or 0 where the platform has none.

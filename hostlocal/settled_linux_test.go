@@ -62,12 +62,23 @@ func TestSettled(t *testing.T) {
 		must(t, release(t.Context(), t, row.reason, s, rs, outcome))
 	}
 	for reason, id := range map[string]identity{
-		"": {1, 1e9 + 1, 3}, "no inode": {0, 1e9 + 1, 3}, "a change time without nanoseconds": {1, 1e9, 3},
+		"": {1, 1e9 + 1, 3, 1}, "no inode": {0, 1e9 + 1, 3, 1}, "a change time without nanoseconds": {1, 1e9, 3, 1},
 	} {
 		r := Reservation{identity: id}
 		if r.setOwner("abc", &memory{lead: 1, settledBefore: 5e9}); (r.lead == 0) != (reason != "") {
 			t.Errorf("%s: %+v", reason, r)
 		}
+	}
+	var a, b Reservation
+	if a.setStatus(&unix.Stat_t{Dev: 1}); a.identity == b.identity {
+		t.Error("a file of another file system is the same")
+	}
+	s := newStore(t, "10.0.0.1")
+	list(t, s)
+	later(s, -time.Minute, 0)
+	s.remembered()
+	if later(s, time.Minute, 0); len(s.last.Load().files) > 0 {
+		t.Error("a step that was seen is forgotten as it is undone")
 	}
 }
 
@@ -78,6 +89,7 @@ func TestSettledIsNotRead(t *testing.T) {
 	addNetwork(t, s, "z", "10.0.0.1", "10.0.0.2")
 	later(s, time.Hour, time.Hour)
 	rs := list(t, s)
+	rs[1].ContainerID, rs[1].IfName = "by a caller", "" // changes no owner
 	must(t, os.Remove(at(s, "10.0.0.1")))
 	write(t, s.filePath(&rs[3]), "xyz\r\neth0")
 	refusing(t, func() {

@@ -22,7 +22,7 @@ var guards = slices.Concat(diskGuards, sourceGuards, evidenceGuards, decideGuard
 
 var diskGuards = []guard{
 	{"R1", "03 46", "a file that was replaced has another identity", "TestReleaseCompares", "hostlocal/dir_linux.go",
-		"identity{st.Ino, st.Ctim.Nano(), st.Size}", "identity{0, 0, st.Size}"},
+		"identity{st.Ino, st.Ctim.Nano(), st.Size, uint64(st.Dev)}", "identity{0, 0, st.Size, 0}"},
 	{"R3", "22", "a network that can't be listed is an error of the whole listing", "TestBadDirectory", "hostlocal/list.go",
 		"				return Listing{}, linkError(path)\n", "				continue\n"},
 	{"R11", "97", "a regular file in the place of a network's directory is told", "TestHazard97FileInPlaceOfADirectory", "hostlocal/list.go",
@@ -54,6 +54,10 @@ var diskGuards = []guard{
 		".Abs() > 100*time.Millisecond", ".Abs() > time.Second"},
 	{"R6", "09", "a later pass reads a file that was written in place or replaced", "TestHazard09ReplacedBetweenJudgingAndDeleting",
 		"hostlocal/list.go", " || r.identity != m.files[0].identity {", " {"},
+	{"R6", "", "... or is of another file system", "TestSettled", "hostlocal/dir_linux.go", ", uint64(st.Dev)}", ", 0}"},
+	{"R6", "", "... and takes no owner that a caller has changed", "TestSettledIsNotRead", "hostlocal/list.go",
+		"r.ContainerID, r.IfName, r.Owner = r.id, ", "r.ContainerID, r.IfName, r.Owner = m.files[0].ContainerID, "},
+	{"R6", "", "... and remembers a step that was seen, and undone", "TestSettled", "hostlocal/list.go", "		s.last.Store(&m)\n", ""},
 	{"R6", "", "... or was not settled", "TestSettled", "hostlocal/list.go",
 		" || m.files[0].lead == 0", ""},
 	{"R6", "", "... and all after a step of the clock", "TestSettled", "hostlocal/list.go",
