@@ -31,8 +31,8 @@
 //
 // A Store remembers what its last List read. A file is settled if its change time has
 // nanoseconds, was older by more than three seconds than the beginning of that List, and no
-// step of the clock was seen since: then each later write(2) that takes less has another change time. Of a
-// settled file the next List asks the status alone, and reads the owner if inode, change time
+// step of the clock was seen since: then each later write(2) that takes less has another change
+// time. Of a settled file the next List asks the status alone, and reads the owner if inode, change time
 // or size are others. A file that is empty or malformed is read each time. So one Store for
 // the life of a process makes each List after the first cheaper.
 //

@@ -87,8 +87,8 @@ const (
 // Release holds the plugin's lock of the network during removals, for about two
 // milliseconds at a time, or longer while it waits for a CPU, and creates nothing but the
 // lock's file (R8). Directly before each removal it checks that the lock is still that of the
-// directory that it was taken in, whatever its name is by then, and that ctx has not ended: a file system that did not answer for long may have
-// delayed any step. A removal takes three system calls under the lock, or six if its file was
+// directory that it was taken in, whatever its name is by then, and that ctx has not ended: a file
+// system that did not answer for long may have delayed any step. A removal takes three system calls under the lock, or six if its file was
 // changed within three seconds before List or is empty.
 //
 // After a failure Release goes on, also with other networks if one can't be locked. It
