@@ -107,8 +107,8 @@ func TestRoundTrip(t *testing.T) {
 func TestFormat(t *testing.T) {
 	web := entry("ee3b0f0c", "10.0.0.2")
 	web.NetNS = NetNS{"/run/netns/web", 4026532001, 7}
-	content, err := encode(record{"5c7b9a1e", web.Time, time.Minute, gap{From: web.Time, To: web.Time},
-		[]Entry{web, {Key: Key{network1, "ee3b0f0c", "net1"}, Time: web.Time, IPs: []netip.Addr{}}}})
+	content, err := encode(record{BootID: "5c7b9a1e", Written: web.Time, SinceBoot: time.Minute, Gap: gap{From: web.Time, To: web.Time},
+		Entries: []Entry{web, {Key: Key{network1, "ee3b0f0c", "net1"}, Time: web.Time, IPs: []netip.Addr{}}}})
 	const want = `{"format":"hostlocal-gc/attachments/4","crc32":1975487361,"record":{"bootID":"5c7b9a1e",` +
 		`"written":"2025-03-01T12:00:00.000000005Z","sinceBoot":60000000000,` +
 		`"gap":{"from":"2025-03-01T12:00:00.000000005Z","to":"2025-03-01T12:00:00.000000005Z"},"attachments":[` +
