@@ -56,6 +56,9 @@ func (r *record) gapUntil(to time.Time, sameBoot bool, now time.Time, sinceBoot 
 	if from := booted.Add(-clockTolerance); !sameBoot && sinceBoot != 0 {
 		return gap{from, from, to}, stepped
 	}
+	if r.Gap.To.After(to) && !to.IsZero() && sameBoot && r.Gap.has(r.Gap.Others) {
+		to = r.Gap.To // by the clock before it was set back, which an earlier Open has noticed
+	}
 	if step := stepOf(booted.Sub(r.Written.Add(-r.SinceBoot))); sinceBoot != 0 && r.SinceBoot != 0 && step != 0 {
 		stepped = now
 		if step < 0 && !to.IsZero() {

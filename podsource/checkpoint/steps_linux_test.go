@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
+)
+
+// The clock is set between two starts, or while the agent runs, and the agent starts again and
+// again. A version without a record has reserved an address by the old clock, and its container is
+// not listed yet.
+//
+// Guard: [record.gapUntil] moves no end of a gap backwards.
+func TestHazard52ClockIsSetAndTheAgentStartsAgain(t *testing.T) {
+	for _, row := range []struct {
+		reason   string
+		step     time.Duration // of the clock
+		reserved time.Duration // ago, by the clock of now
+		runs     bool          // the agent runs during the step
+		backfill bool          // another source is asked by the last start
+	}{
+		{"back", -8 * time.Hour, -6 * time.Hour, false, false},
+		{"back while the agent runs", -8 * time.Hour, -6 * time.Hour, true, false},
+	} {
+		for starts := 1; starts <= 3; starts++ {
+			n := newNode(t)
+			n.Reserve(network1, "10.0.0.3", "x", row.reserved)
+			path := filepath.Join(t.TempDir(), "attachments")
+			if row.runs { // the gap of its start goes on by the old clock
+				c := begun(t, path, served)
+				setGap(c, gap{From: time.Now(), To: time.Now().Add(DefaultLag - row.step)}, time.Time{})
+				setClock(c, row.step)
+				if err := errors.Join(c.Add(entry("a", "10.0.0.2")), c.Close()); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				ago := 3 * time.Minute
+				r := record{Written: time.Now().Add(-ago - row.step), SinceBoot: boottime.Since() - ago, Gap: gap{at(1), at(1), at(0)}, Entries: []Entry{}}
+				content, err := encode(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				write(t, path, string(content))
+			}
+			for range starts - 1 {
+				c := opened(t, path, served)
+				if err := errors.Join(c.Add(entry("b", "10.0.0.4")), c.Close()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := opened(t, path, served)
+			if row.backfill {
+				if err := c.Backfill(t.Context(), answers(runtimeOf("other")), noAttachments); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := n.hook(c); err != nil || !slices.Equal(n.left(), []string{"10.0.0.3"}) {
+				t.Errorf("%s, %d starts: left are %v, error %v, gaps %v", row.reason, starts, n.left(), err, c.state.Load().gap.answer())
+			}
+		}
+	}
+}
