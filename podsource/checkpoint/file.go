@@ -38,8 +38,10 @@ type record struct {
 	// boot, zero if unknown.
 	Written   time.Time     `json:"written"`
 	SinceBoot time.Duration `json:"sinceBoot"`
-	Gap       gap           `json:"gap"`
-	Entries   []Entry       `json:"attachments"`
+	// Stepped is the time since the boot when a step of the clock was last seen, zero being never.
+	Stepped time.Duration `json:"stepped,omitzero"`
+	Gap     gap           `json:"gap"`
+	Entries []Entry       `json:"attachments"`
 }
 
 // encode encodes a whole file.
@@ -74,8 +76,8 @@ func decode(content []byte) (r *record, err error) {
 	if err := d.Decode(&r); err != nil {
 		return nil, err
 	}
-	if r == nil || r.Entries == nil || r.Written.IsZero() || r.SinceBoot < 0 {
-		return nil, errors.New("its list of attachments, or the time when it was written, is missing or invalid")
+	if r == nil || r.Entries == nil || r.Written.IsZero() || r.SinceBoot < 0 || r.Stepped < 0 {
+		return nil, errors.New("its list of attachments, or one of its times, is missing or invalid")
 	}
 	for i, e := range r.Entries {
 		if err := e.check(); err != nil {

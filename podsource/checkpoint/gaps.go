@@ -44,8 +44,8 @@ func stepOf(ahead time.Duration) time.Duration {
 }
 
 // gapUntil returns the gap of a record that is read now: its own, and the time from
-// when it was last written until to (hazard 51). If to is zero, it has no end. If the clock was
-// set since then, it also returns now.
+// when it was last written until to (hazard 51). If to is zero, it has no end. It also returns
+// when a step of the clock was last seen: now, if the clock was set since then.
 //
 // A record of an earlier boot is empty, and no container of that boot is live, so the
 // gap begins with this boot. If the clock was set since the record was written,
@@ -59,13 +59,18 @@ func (r *record) gapUntil(to time.Time, sameBoot bool, now time.Time, sinceBoot 
 	if r.Gap.To.After(to) && !to.IsZero() && sameBoot && r.Gap.has(r.Gap.Others) {
 		to = r.Gap.To // by the clock before it was set back, which an earlier Open has noticed
 	}
-	if step := stepOf(booted.Sub(r.Written.Add(-r.SinceBoot))); sinceBoot != 0 && r.SinceBoot != 0 && step != 0 {
+	if sameBoot && r.Stepped > 0 {
+		stepped = now.Add(-max(0, sinceBoot-r.Stepped))
+	}
+	step := stepOf(booted.Sub(r.Written.Add(-r.SinceBoot)))
+	set := sinceBoot != 0 && r.SinceBoot != 0 && step != 0
+	if set {
 		stepped = now
 		if step < 0 && !to.IsZero() {
 			to = to.Add(-step) // by the clock before it was set back
 		}
 	}
-	if !stepped.IsZero() || !sameBoot || r.Written.After(now) {
+	if set || !sameBoot || r.Written.After(now) {
 		return gap{To: to}, stepped
 	}
 	g = gap{r.Gap.From, r.Gap.Others, to}

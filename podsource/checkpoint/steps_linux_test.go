@@ -16,7 +16,7 @@ import (
 // again. A version without a record has reserved an address by the old clock, and its container is
 // not listed yet.
 //
-// Guard: [record.gapUntil] moves no end of a gap backwards.
+// Guard: [record.gapUntil] moves no end of a gap backwards, and [record.Stepped] outlives the agent.
 func TestHazard52ClockIsSetAndTheAgentStartsAgain(t *testing.T) {
 	for _, row := range []struct {
 		reason   string
@@ -27,6 +27,7 @@ func TestHazard52ClockIsSetAndTheAgentStartsAgain(t *testing.T) {
 	}{
 		{"back", -8 * time.Hour, -6 * time.Hour, false, false},
 		{"back while the agent runs", -8 * time.Hour, -6 * time.Hour, true, false},
+		{"forward, and a source does not list it yet", 8 * time.Hour, 8*time.Hour + 2*time.Minute, false, true},
 	} {
 		for starts := 1; starts <= 3; starts++ {
 			n := newNode(t)
