@@ -19,8 +19,8 @@ import (
 )
 
 // ErrLocked is returned, wrapped, by [Open] if the record is already open for writing,
-// in this process or in another one. It is returned by all changes after the lock file
-// was removed: then another process may have opened the record.
+// in this process or in another one. It is returned by all changes and by Pods
+// after the lock file was removed: then another process may have opened the record.
 var ErrLocked = errors.New("record of attachments is open for writing elsewhere")
 
 // A Checkpoint is a record that is open for writing. It is a [podsource.Source].

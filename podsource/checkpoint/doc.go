@@ -80,7 +80,7 @@
 // Keep the file where it survives a restart of the agent, but not in host-local's data
 // directory: the plugin reads every file there. Beside the file there is a lock, with ".lock"
 // added to its name, and during a commit a file with ".tmp" added. If the lock is removed while the
-// record is open, each change returns [ErrLocked] until the record is opened again (hazard 96). On a
+// record is open, each change and Pods return [ErrLocked] until the record is opened again (hazard 96). On a
 // full disk Add and Remove return errors, and the old state remains.
 //
 // [gc.NoADDInFlight]: https://pkg.go.dev/github.com/hostlocal-gc/hostlocal-gc/gc#NoADDInFlight

@@ -171,11 +171,19 @@ func lockDirectory(lock *os.File) (dir *os.File, err error) {
 	if dir, err = locked(filepath.Dir(lock.Name()), os.O_RDONLY, true); err != nil {
 		return nil, err
 	}
-	held, _ := lock.Stat()
-	there, _ := os.Lstat(lock.Name())
-	if !os.SameFile(held, there) { // or one is unknown
+	if err := held(lock); err != nil {
 		_ = dir.Close() // nothing was written through it
-		return nil, fmt.Errorf("%w: %s was removed since it was locked; open the record again", ErrLocked, lock.Name())
+		return nil, err
 	}
 	return dir, nil
+}
+
+// held returns ErrLocked if a writer's lock file is not the one at its path, or if that is unknown.
+func held(lock *os.File) error {
+	held, _ := lock.Stat()
+	there, _ := os.Lstat(lock.Name())
+	if !os.SameFile(held, there) {
+		return fmt.Errorf("%w: %s was removed since it was locked; open the record again", ErrLocked, lock.Name())
+	}
+	return nil
 }

@@ -101,7 +101,7 @@ func (c *Checkpoint) Rank() podsource.Rank { return podsource.RankCache }
 
 // Pods returns one pod for each live attachment of the record, or
 // [podsource.ErrNotHere] if it was never written. It does not read the file. After
-// Close the error is [fs.ErrClosed]. See the package comment for the declarations and
+// Close the error is [fs.ErrClosed], and after the lock file was removed [ErrLocked]. See the package comment for the declarations and
 // other errors.
 func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 	s := c.state.Load()
@@ -112,6 +112,9 @@ func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("reading the record %s: %w", c.path, fs.ErrClosed)
 	case !s.written:
 		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("%w: the record %s was never written", podsource.ErrNotHere, c.path)
+	}
+	if err := held(c.lock); err != nil { // another process may have recorded attachments (hazard 96)
+		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("reading the record %s: %w", c.path, err)
 	}
 	now := s.at(time.Now())
 	c.state.CompareAndSwap(s, now) // else a change has read the clocks meanwhile

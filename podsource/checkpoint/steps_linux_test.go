@@ -4,6 +4,7 @@ package checkpoint
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -65,5 +66,30 @@ func TestHazard52ClockIsSetAndTheAgentStartsAgain(t *testing.T) {
 				t.Errorf("%s, %d starts: left are %v, error %v, gaps %v", row.reason, starts, n.left(), err, c.state.Load().gap.answer())
 			}
 		}
+	}
+}
+
+// A writer whose lock file was removed does not answer: another writer may have recorded a live container.
+//
+// Guard: [Checkpoint.Pods] checks the lock.
+func TestHazard96AWriterWithoutItsLockDoesNotAnswer(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.3", "x")
+	path := filepath.Join(t.TempDir(), "attachments")
+	first, err := Open(path, noLag)
+	if err == nil {
+		err = errors.Join(first.Backfill(t.Context(), noPods, nil), first.Backfill(t.Context(), noPods, nil), os.Remove(path+".lock"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := opened(t, path, noLag).Add(entry("x", "10.0.0.3")); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.pass(first); !errors.Is(err, ErrLocked) || !slices.Equal(n.left(), []string{"10.0.0.3"}) {
+		t.Errorf("left are %v, error %v", n.left(), err)
+	}
+	if err := first.Close(); !errors.Is(err, ErrLocked) {
+		t.Errorf("Close: %v", err)
 	}
 }
