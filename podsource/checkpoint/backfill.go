@@ -57,11 +57,12 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, atta
 			s.written, s.gap.To = true, s.wall.Add(c.lag)
 		}
 		if s.stepped.IsZero() || !f.dated && s.stepped.Before(f.before) { // else timestamps don't show what is older (hazard 52)
-			if before := f.before.Round(0); before.After(s.gap.From) {
+			before := f.before.Round(0)
+			if before.After(s.gap.From) {
 				s.gap.From = before
 			}
-			if f.kind == podsource.AnyContainer {
-				s.gap.Others = s.gap.From
+			if before.After(s.gap.Others) && f.kind == podsource.AnyContainer {
+				s.gap.Others = before
 			}
 		}
 		for _, e := range f.entries {

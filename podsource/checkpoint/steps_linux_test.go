@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
@@ -91,5 +93,26 @@ func TestHazard96AWriterWithoutItsLockDoesNotAnswer(t *testing.T) {
 	}
 	if err := first.Close(); !errors.Is(err, ErrLocked) {
 		t.Errorf("Close: %v", err)
+	}
+}
+
+// A container of nerdctl is older than all that a second source, of any container, was told of.
+//
+// Guard: [Checkpoint.Backfill] closes the gap of containers that are no sandboxes up to where the list of such a source begins.
+func TestHazard49TwoSourcesOfOtherKinds(t *testing.T) {
+	n := newNode(t)
+	n.allow = nil
+	n.Reserve(network1, "10.0.0.4", "default-"+strings.Repeat("ed", 32), 30*time.Minute)
+	c := opened(t, filepath.Join(t.TempDir(), "attachments"), served)
+	cri, store := runtimeOf(strings.Repeat("5a", 32)), runtimeOf("other")
+	cri.Names = podsource.SandboxContainers
+	store.Gaps = []podsource.Gap{{From: time.Now().Add(-time.Hour)}}
+	for _, source := range []podsource.Answer{cri, store} {
+		if err := c.Backfill(t.Context(), answers(source), noAttachments); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.hook(c); err != nil || len(n.left()) != 1 {
+		t.Errorf("left are %v, error %v, gaps %v", n.left(), err, c.state.Load().gap.answer())
 	}
 }
