@@ -79,7 +79,7 @@ func (exist namespaces) readProcesses(ctx context.Context) error {
 	if err := cmp.Or(err, listErr); err != nil {
 		return err
 	}
-	read := make(map[string]bool) // roots in mount namespaces
+	read := make(map[string]bool) // by mount namespace, and by root in one
 	isNode := first == initialPIDNamespace
 	for _, p := range processes {
 		if strings.Trim(p.Name(), "0123456789") != "" {
@@ -94,6 +94,11 @@ func (exist namespaces) readProcesses(ctx context.Context) error {
 		}
 		if err := cmp.Or(unlessEnded(err), context.Cause(ctx)); err != nil {
 			return err
+		}
+	}
+	for mountNS, seen := range read {
+		if !seen && !strings.Contains(mountNS, "/") {
+			return fmt.Errorf("no process shows the mounts of mount namespace %s, which may be kept by a mount (findmnt -t nsfs)", mountNS)
 		}
 	}
 	if !isNode {
@@ -111,12 +116,13 @@ func unlessEnded(err error) error {
 	return err
 }
 
-// mounts matches the mounts of network namespaces in mountinfo, proc(5). Of other file systems
-// this field is a path.
-var mounts = regexp.MustCompile(`(?m)^\d+ \d+ \d+:\d+ (net:\[\d+\]) `)
+// mounts matches the mounts of network and mount namespaces in mountinfo, proc(5). Of other file
+// systems this field is a path.
+var mounts = regexp.MustCompile(`(?m)^\d+ \d+ \d+:\d+ ((?:net|mnt):\[\d+\]) `)
 
 // readThread adds the network namespace of a thread, and those that it sees mounted, unless those of
-// its mount namespace below its root were read. It returns its PID namespace.
+// its mount namespace below its root were read. It notes whether the mounts of a mount namespace
+// were read, also for one that is itself mounted. It returns the PID namespace of the thread.
 func (exist namespaces) readThread(dir string, read map[string]bool) (pidNS string, err error) {
 	var links [4]string
 	for i, name := range []string{"/ns/net", "/ns/mnt", "/root", "/ns/pid"} {
@@ -130,10 +136,13 @@ func (exist namespaces) readThread(dir string, read map[string]bool) (pidNS stri
 		if err != nil {
 			return "", err
 		}
-		for _, m := range mounts.FindAllSubmatch(text, -1) {
-			exist.add(string(m[1]), "")
+		for _, m := range mounts.FindAllStringSubmatch(string(text), -1) {
+			if exist.add(m[1], ""); strings.HasPrefix(m[1], "mnt:") {
+				read[m[1]] = read[m[1]] // false if no thread is in it
+			}
 		}
-		read[root] = true
+		read[root] = len(text) > 0 // one that was unmounted, which is also shown as "/", sees none
+		read[links[1]] = read[links[1]] || read[root]
 	}
 	return links[3], nil
 }

@@ -5,9 +5,11 @@ package checkpoint
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -114,5 +116,59 @@ func TestHazard49TwoSourcesOfOtherKinds(t *testing.T) {
 	}
 	if err := n.hook(c); err != nil || len(n.left()) != 1 {
 		t.Errorf("left are %v, error %v, gaps %v", n.left(), err, c.state.Load().gap.answer())
+	}
+}
+
+// The mounts of a mount namespace are those that its threads see: not those of a thread whose root was unmounted, which has the
+// same name. If no thread can show them, no network namespace has ended.
+//
+// Guard: [namespaces.readThread] and [namespaces.readProcesses] count the mount namespaces whose mounts were seen.
+func TestHazard92MountNamespaces(t *testing.T) {
+	dir := inNamespaces(t)
+	if dir == "" {
+		return
+	}
+	startContainer(t)
+	web, bindAt, root, pin := filepath.Join(dir, "web"), filepath.Join(dir, "elsewhere"), filepath.Join(dir, "root"), filepath.Join(dir, "pins/pin")
+	for _, path := range []string{root, filepath.Dir(pin)} {
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, bindAt, "")
+	write(t, pin, "")
+	mount(t, filepath.Dir(pin), filepath.Dir(pin), "", syscall.MS_BIND) // unshared mounts alone can show a mount namespace
+	mount(t, "", filepath.Dir(pin), "", syscall.MS_PRIVATE)
+	// Process 1 changes its root, which the other one then unmounts.
+	unmountRoot := func(then string) func() (end func()) {
+		return func() func() {
+			script := strings.NewReplacer("WEB", web, "THERE", bindAt, "ROOT", root).Replace("mount --bind WEB THERE; umount WEB; mount --rbind / ROOT; " +
+				"mount -t proc proc /proc; { until [ $(readlink /proc/1/root) = ROOT ]; do :; done; umount -l ROOT; echo begun; " + then +
+				"; } & exec chroot ROOT sleep infinity")
+			return run(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWPID, "sh", "-ec", script)
+		}
+	}
+	for _, row := range []struct {
+		reason string
+		hold   func() (end func())
+	}{
+		{"the only thread's root was unmounted", unmountRoot("exit")},
+		{"it has no thread, and is kept by a mount", func() func() {
+			// Linux takes IDs of namespaces from ranges for each CPU, and refuses to mount one with a smaller ID.
+			script := "for i in $(seq 1000); do unshare --mount=" + pin + " true && exit; done; exit 1"
+			if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			return func() { unmount(t, pin) }
+		}},
+		{"the first thread's root was unmounted", unmountRoot("exec sleep infinity")},
+	} {
+		mountNS(t, web)()
+		c := begun(t, filepath.Join(t.TempDir(), "attachments"), noLag, attachedTo("a", "10.0.0.2", web))
+		end := row.hold()
+		unmount(t, web)
+		checkLive(t, row.reason, c, "a")
+		end()
+		checkLive(t, row.reason+"; its end", c)
 	}
 }
