@@ -149,7 +149,7 @@ func (c *Checkpoint) watch(removed map[Key]bool) {
 // certainly ended, and returns them. A record that was never written has no entries,
 // which is no error.
 func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
-	_, ended, _ := divide(ctx, c.Entries()) // an unknown one has not ended
+	_, ended, _ := divide(ctx, c.Entries(), c.nested) // an unknown one has not ended
 	if err = context.Cause(ctx); err == nil {
 		err = c.change("removing attachments whose network namespaces have ended", func(s *state) (bool, error) {
 			for _, e := range ended {

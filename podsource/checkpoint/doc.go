@@ -41,7 +41,7 @@
 // [Checkpoint.Prune] removes its entry. An entry
 // whose namespace is not known counts as live, and so do all if the node's processes can't be
 // read: the agent needs hostPID and CAP_SYS_PTRACE, and in a node that is itself a container, as in
-// kind, some container must run. The answer's Note says why. The processes are read only if a
+// kind, Options.Nested and some container that runs. The answer's Note says why. The processes are read only if a
 // recorded namespace is not at its path.
 //
 // # What it cannot see

@@ -41,8 +41,8 @@ func readNetNS(path string) NetNS {
 // divide separates entries by whether their network namespaces have certainly ended. That one is
 // not at its path is not enough: `ip netns del` removes only a mount, and this process may not see
 // the node's mounts (hazards 50, 92). It has ended if no process is in it, and none sees it
-// mounted. If the processes of the node can't be read, all are live, and unknown says why.
-func divide(ctx context.Context, all []Entry) (live, ended []Entry, unknown error) {
+// mounted. See Options.Nested. If the processes of the node can't be read, all are live, and unknown says why.
+func divide(ctx context.Context, all []Entry, nested bool) (live, ended []Entry, unknown error) {
 	exist := make(namespaces)
 	missing := false
 	for _, e := range all {
@@ -51,7 +51,7 @@ func divide(ctx context.Context, all []Entry) (live, ended []Entry, unknown erro
 		missing = missing || e.NetNS.Inode != 0 && !e.NetNS.is(now)
 	}
 	for i := 0; missing && i < 2; i++ { // twice: a process may start another one after the list was read, and end
-		if unknown = exist.readProcesses(ctx); unknown != nil {
+		if unknown = exist.readProcesses(ctx, nested); unknown != nil {
 			return all, nil, unknown
 		}
 	}
@@ -72,8 +72,9 @@ type namespaces map[string]uint64
 
 // readProcesses adds the network namespaces of all threads of the node, and those that they see
 // mounted. It is an error if not all can be seen.
-func (exist namespaces) readProcesses(ctx context.Context) error {
-	// Who may read process 1 may read all. If it is only a container's, others may exist.
+func (exist namespaces) readProcesses(ctx context.Context, nested bool) error {
+	// Who may read process 1 may read all. If it is only a container's, others may exist: also
+	// beside it another process may have a PID namespace of its own.
 	first, err := os.Readlink("/proc/1/ns/pid")
 	processes, listErr := os.ReadDir("/proc")
 	if err := cmp.Or(err, listErr); err != nil {
@@ -89,7 +90,7 @@ func (exist namespaces) readProcesses(ctx context.Context) error {
 		threads, err := os.ReadDir("/proc/" + p.Name() + "/task")
 		for _, t := range threads {
 			pidNS, threadErr := exist.readThread("/proc/"+p.Name()+"/task/"+t.Name(), read)
-			isNode = isNode || threadErr == nil && pidNS != first // it is itself a container, as in kind, and this is one in it
+			isNode = isNode || nested && threadErr == nil && pidNS != first // this is a container in it
 			err = cmp.Or(err, unlessEnded(threadErr))
 		}
 		if err := cmp.Or(unlessEnded(err), context.Cause(ctx)); err != nil {
@@ -102,7 +103,8 @@ func (exist namespaces) readProcesses(ctx context.Context) error {
 		}
 	}
 	if !isNode {
-		return errors.New("process 1 is a container's, so the node's can't be seen; the agent needs hostPID")
+		return errors.New("process 1 is a container's, so the node's can't be seen; the agent needs hostPID " +
+			"(if the node is itself a container, as in kind, say so with Nested; then some container must run)")
 	}
 	return nil
 }

@@ -9,6 +9,6 @@ import "context"
 // readNetNS returns zero: only Linux has network namespaces.
 func readNetNS(string) NetNS { return NetNS{} }
 
-func divide(_ context.Context, all []Entry) (live, ended []Entry, unknown error) {
+func divide(_ context.Context, all []Entry, _ bool) (live, ended []Entry, unknown error) {
 	return all, nil, nil
 }

@@ -36,6 +36,11 @@ type Options struct {
 	// ADD of another CNI server may still reserve an address. Zero is [DefaultLag];
 	// it must not be negative.
 	Lag time.Duration
+	// Nested asserts that the node is itself a container, as in kind: process 1 is not the
+	// machine's. Without it all entries count as live there, since in most cases the agent's pod
+	// lacks hostPID and sees only its own processes. With it, some container must run, in a PID
+	// namespace of its own.
+	Nested bool
 }
 
 // A place is where a record is, and for what it is read.
@@ -43,6 +48,7 @@ type place struct {
 	path, bootID string
 	networks     []string
 	lag          time.Duration
+	nested       bool
 }
 
 // validate checks options, and sets their defaults.
@@ -57,7 +63,8 @@ func (o Options) validate(path string) (p place, err error) {
 	}
 	bootID, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // random(4)
 	path, err = filepath.Abs(path)
-	return place{path, cmp.Or(o.BootID, strings.TrimSpace(string(bootID))), slices.Clone(o.Networks), cmp.Or(o.Lag, DefaultLag)}, err
+	o.BootID = cmp.Or(o.BootID, strings.TrimSpace(string(bootID)))
+	return place{path, o.BootID, slices.Clone(o.Networks), cmp.Or(o.Lag, DefaultLag), o.Nested}, err
 }
 
 // A Source reads a record that another process, or another part of this one, writes.
@@ -93,7 +100,7 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 		return podsource.Answer{Source: "checkpoint"}, err
 	}
 	g, _ := r.gapUntil(time.Time{}, sameBoot, time.Now(), boottime.Since())
-	return answer(ctx, s.networks, r.Entries, g)
+	return s.answer(ctx, r.Entries, g)
 }
 
 // Rank returns [podsource.RankCache].
@@ -118,17 +125,17 @@ func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 	}
 	now := s.at(time.Now())
 	c.state.CompareAndSwap(s, now) // else a change has read the clocks meanwhile
-	return answer(ctx, c.networks, now.sorted(), now.gap)
+	return c.answer(ctx, now.sorted(), now.gap)
 }
 
 // answer returns a pod for each entry of a record that has not certainly ended, and declares
 // that there are no other live containers in these networks, except in the gap.
-func answer(ctx context.Context, networks []string, entries []Entry, g gap) (podsource.Answer, error) {
-	live, _, unknown := divide(ctx, entries)
+func (p place) answer(ctx context.Context, entries []Entry, g gap) (podsource.Answer, error) {
+	live, _, unknown := divide(ctx, entries, p.nested)
 	if ctx.Err() != nil {
 		return podsource.Answer{Source: "checkpoint"}, context.Cause(ctx)
 	}
-	a := podsource.Answer{Source: "checkpoint", Networks: networks, Names: podsource.AnyContainer, AtOnce: true, Authoritative: true}
+	a := podsource.Answer{Source: "checkpoint", Networks: p.networks, Names: podsource.AnyContainer, AtOnce: true, Authoritative: true}
 	a.Gaps = g.answer()
 	for _, e := range live {
 		of := podsource.Pod{NamespacedName: e.Pod, UID: e.UID, ContainerIDs: []string{e.ContainerID}, IPs: e.IPs, Network: e.Network}

@@ -172,3 +172,34 @@ func TestHazard92MountNamespaces(t *testing.T) {
 		checkLive(t, row.reason+"; its end", c)
 	}
 }
+
+// Not all processes of the node are seen: then no network namespace has ended, and the answer says why.
+//
+// Guard: [namespaces.readProcesses] lets only Options.Nested say that process 1 of a container is a node's.
+func TestHazard92SomeProcessesAreNotSeen(t *testing.T) {
+	dir := inNamespaces(t)
+	if dir == "" {
+		return
+	}
+	startContainer(t) // to an agent without hostPID also a process beside it that has a PID namespace of its own
+	web := filepath.Join(dir, "web")
+	for _, row := range []struct {
+		reason, proc, says string
+		nested             bool
+	}{
+		{"a container that is not said to be the node", "hidepid=0", "Nested", false},
+	} {
+		if err := syscall.Mount("proc", "/proc", "proc", syscall.MS_REMOUNT, row.proc); err != nil {
+			t.Fatal(err)
+		}
+		mountNS(t, web)()
+		opts := Options{Networks: []string{network1}, Nested: row.nested, Lag: 1}
+		c := begun(t, filepath.Join(t.TempDir(), "attachments"), opts, attachedTo("a", "10.0.0.2", web))
+		unmount(t, web)
+		for _, source := range []podsource.Source{c, reader(t, c.path, opts)} {
+			if a, err := source.Pods(t.Context()); err != nil || len(a.Pods) != 1 || !strings.Contains(a.Note, row.says) {
+				t.Errorf("%s: %+v, %v", row.reason, a, err)
+			}
+		}
+	}
+}
