@@ -60,11 +60,13 @@ func entry(containerID, ip string) Entry {
 }
 
 // served are the options of an agent that serves the ADDs of network1, and noLag with a runtime that lists a container as soon as
-// its address is reserved.
-var served, noLag = Options{Networks: []string{network1}}, Options{Networks: []string{network1}, Lag: 1}
+// its address is reserved. The tests run in namespaces.
+var served, noLag = Options{Networks: []string{network1}, Nested: true}, Options{Networks: []string{network1}, Nested: true, Lag: 1}
 
 // ofBoot are served on a node with this boot ID.
-func ofBoot(id string) Options { return Options{Networks: []string{network1}, BootID: id} }
+func ofBoot(id string) Options {
+	return Options{Networks: []string{network1}, Nested: true, BootID: id}
+}
 
 // every is all networks.
 var every = []string{podsource.EveryNetwork}

@@ -321,7 +321,7 @@ func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 	run(t, 0, "sh", "-c", "echo begun; exec sleep infinity") // is read after the container
 	for _, number := range []uint32{syscall.SYS_READLINKAT, syscall.SYS_GETDENTS64, syscall.SYS_READ} {
 		refuse.Call(t, number, func() {
-			live, ended, err := divide(t.Context(), c.Entries())
+			live, ended, err := divide(t.Context(), c.Entries(), true)
 			_, threadErr := make(namespaces).readThread("/proc/self", make(map[string]bool))
 			needs := threadErr != nil && strings.Contains(threadErr.Error(), "CAP_SYS_PTRACE")
 			if !errors.Is(err, syscall.EIO) || len(live) != 1 || ended != nil || needs != (number == syscall.SYS_READLINKAT) {
