@@ -77,8 +77,12 @@ func (exist namespaces) readProcesses(ctx context.Context, nested bool) error {
 	// beside it another process may have a PID namespace of its own.
 	first, err := os.Readlink("/proc/1/ns/pid")
 	processes, listErr := os.ReadDir("/proc")
-	if err := cmp.Or(err, listErr); err != nil {
+	own, ownErr := os.ReadFile("/proc/self/mountinfo")
+	if err := cmp.Or(err, listErr, ownErr); err != nil {
 		return err
+	}
+	if hidepid.Match(own) {
+		return errors.New("/proc is mounted with hidepid, so other users' processes can't be seen; the agent needs a procfs without it")
 	}
 	read := make(map[string]bool) // by mount namespace, and by root in one
 	isNode := first == initialPIDNamespace
@@ -117,6 +121,10 @@ func unlessEnded(err error) error {
 	}
 	return err
 }
+
+// hidepid matches a procfs at /proc with this option in mountinfo. A process that may read process 1
+// may still not see those of other users.
+var hidepid = regexp.MustCompile(`(?m)^\S+ \S+ \S+ \S+ /proc .* - proc \S+ \S*\bhidepid=`)
 
 // mounts matches the mounts of network and mount namespaces in mountinfo, proc(5). Of other file
 // systems this field is a path.

@@ -175,7 +175,7 @@ func TestHazard92MountNamespaces(t *testing.T) {
 
 // Not all processes of the node are seen: then no network namespace has ended, and the answer says why.
 //
-// Guard: [namespaces.readProcesses] lets only Options.Nested say that process 1 of a container is a node's.
+// Guard: [namespaces.readProcesses] lets only Options.Nested say that process 1 of a container is a node's, and refuses hidepid.
 func TestHazard92SomeProcessesAreNotSeen(t *testing.T) {
 	dir := inNamespaces(t)
 	if dir == "" {
@@ -188,6 +188,7 @@ func TestHazard92SomeProcessesAreNotSeen(t *testing.T) {
 		nested             bool
 	}{
 		{"a container that is not said to be the node", "hidepid=0", "Nested", false},
+		{"processes of other users are hidden", "hidepid=2", "hidepid", true},
 	} {
 		if err := syscall.Mount("proc", "/proc", "proc", syscall.MS_REMOUNT, row.proc); err != nil {
 			t.Fatal(err)
