@@ -85,7 +85,7 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := locked(filepath.Dir(p.path), os.O_RDONLY, true) // no writer commits meanwhile
+	dir, err := lockedDirectory(filepath.Dir(p.path)) // no writer commits meanwhile
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 	}
 	c = &Checkpoint{place: p}
 	c.state.Store(s)
-	if c.lock, err = locked(p.path+".lock", os.O_RDWR|os.O_CREATE, false); err != nil {
+	if c.lock, err = locked(p.path+".lock", os.O_RDWR|os.O_CREATE, 0); err != nil {
 		return nil, err
 	}
 	return c, nil

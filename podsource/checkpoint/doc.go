@@ -78,7 +78,8 @@
 // another format.
 //
 // Keep the file where it survives a restart of the agent, but not in host-local's data
-// directory: the plugin reads every file there. Beside the file there is a lock, with ".lock"
+// directory: the plugin reads every file there. Let nobody else read its directory (0700): who can
+// do so can lock it with flock(2), and then each change waits for five seconds and returns an error. Beside the file there is a lock, with ".lock"
 // added to its name, and during a commit a file with ".tmp" added. If the lock is removed while the
 // record is open, each change and Pods return [ErrLocked] until the record is opened again (hazard 96). On a
 // full disk Add and Remove return errors, and the old state remains.

@@ -149,18 +149,36 @@ func replace(path string, lock *os.File, content []byte) (renamed bool, err erro
 	return true, dir.Sync()
 }
 
-// locked opens and locks a file or a directory, and waits for that if wait is set, else returns
-// ErrLocked. The kernel releases the lock when the file is closed, also by the end of the process.
-func locked(path string, flag int, wait bool) (*os.File, error) {
+// locked opens and locks a file or a directory. It tries that for a time, and then returns ErrLocked.
+// The kernel releases the lock when the file is closed, also by the end of the process.
+func locked(path string, flag int, wait time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(path, flag, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := flock(f, wait); err != nil {
+	err = flock(f)
+	for end := time.Now().Add(wait); errors.Is(err, ErrLocked) && time.Now().Before(end); err = flock(f) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err != nil {
 		_ = f.Close() // nothing was written through it
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}
 	return f, nil
+}
+
+// directoryWait is how long a directory may be locked: each writer of a record in it locks it for
+// a commit, but anyone who can read it can do so, too.
+const directoryWait = 5 * time.Second
+
+// lockedDirectory locks the directory of a record.
+func lockedDirectory(path string) (*os.File, error) {
+	dir, err := locked(path, os.O_RDONLY, directoryWait)
+	if errors.Is(err, ErrLocked) {
+		err = fmt.Errorf("another process has held a lock of the directory %s for %v; "+
+			"find it with lslocks(8), and let nobody else read the directory", path, directoryWait)
+	}
+	return dir, err
 }
 
 // lockDirectory locks the directory of a writer's lock file until it is closed. A writer does so
@@ -168,7 +186,7 @@ func locked(path string, flag int, wait bool) (*os.File, error) {
 // one at its path. So if somebody removed that file and a second writer has opened the record,
 // the first one can't replace what the second one has read (hazard 96).
 func lockDirectory(lock *os.File) (dir *os.File, err error) {
-	if dir, err = locked(filepath.Dir(lock.Name()), os.O_RDONLY, true); err != nil {
+	if dir, err = lockedDirectory(filepath.Dir(lock.Name())); err != nil {
 		return nil, err
 	}
 	if err := held(lock); err != nil {

@@ -11,4 +11,4 @@ import (
 
 // flock returns an error: on these systems no lock that ends with its process is
 // implemented. Records can be read.
-func flock(*os.File, bool) error { return errors.ErrUnsupported }
+func flock(*os.File) error { return errors.ErrUnsupported }

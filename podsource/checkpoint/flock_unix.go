@@ -10,12 +10,9 @@ import (
 	"syscall"
 )
 
-func flock(f *os.File, wait bool) error {
-	how := syscall.LOCK_EX
-	if !wait {
-		how |= syscall.LOCK_NB
-	}
-	err := syscall.Flock(int(f.Fd()), how)
+// flock locks a file, or returns ErrLocked at once.
+func flock(f *os.File) error {
+	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return ErrLocked
 	}
