@@ -55,6 +55,7 @@ type options struct {
 	runDir, stateDir, dataDir string
 	networks, sources         []string
 	gcMinAge, timeout         time.Duration
+	nested                    bool
 }
 
 // parse reads the flags. It ends the process if they are wrong.
@@ -69,6 +70,7 @@ func parse(args []string) (o options) {
 	f.StringVar(&o.stateDir, "state-dir", "/var/lib/cniserver", "`directory` of the record")
 	f.StringVar(&o.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data `directory`")
 	f.DurationVar(&o.gcMinAge, "gc-min-age", gc.DefaultMinAge, "a GC detaches no younger attachment; see README.md")
+	f.BoolVar(&o.nested, "nested", false, "the node is itself a container, as in kind")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "time limit of a request, and again of undoing an ADD that failed")
 	_ = f.Parse(args) // ExitOnError
 	return o

@@ -90,7 +90,8 @@ func newNode(t testing.TB) *node {
 // flags are those of the node's server.
 func (n *node) flags() []string {
 	return []string{
-		"--network", "one", "--network", "two", "--run-dir", n.path("run"), "--state-dir", n.path("state"), "--data-dir", n.path("networks"),
+		"--network", "one", "--network", "two", "--nested",
+		"--run-dir", n.path("run"), "--state-dir", n.path("state"), "--data-dir", n.path("networks"),
 	}
 }
 
@@ -299,7 +300,7 @@ func (n *node) dateBack() {
 // intent.
 func (n *node) agree(each int, ids ...string) {
 	n.t.Helper()
-	source, err := checkpoint.New(n.recordFile(), checkpoint.Options{Networks: []string{"one", "two"}})
+	source, err := checkpoint.New(n.recordFile(), checkpoint.Options{Networks: []string{"one", "two"}, Nested: true})
 	n.must(err)
 	recorded, err := source.Pods(n.t.Context())
 	n.must(err)

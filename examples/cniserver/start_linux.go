@@ -60,7 +60,8 @@ func newServer(o options, log logr.Logger) (s *server, err error) {
 	if err := s.intents.load(); err != nil {
 		return nil, err
 	}
-	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), checkpoint.Options{Networks: o.networks})
+	opts := checkpoint.Options{Networks: o.networks, Nested: o.nested}
+	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), opts)
 	if err != nil {
 		return nil, err
 	}
