@@ -254,6 +254,29 @@ func TestHazard25NamespaceIsGone(t *testing.T) {
 
 var pairs = flag.Int("pairs", 120, "how many ADD and DEL pairs TestPairsWithKills makes")
 
+// An unfinished ADD and a late DEL of a container leave alone another one, whose namespace has the path and the number of theirs.
+//
+// Guard: [server.detach] asks the record whose the namespace is.
+func TestHazard50NamespaceOfAnotherContainer(t *testing.T) {
+	n := newNode(t)
+	n.restart()
+	n.mustAdd(n.one(), "b")
+	n.kill()
+	args := n.args("c")
+	args.Netns = cnitest.NetNS("b")
+	r, err := parse(n.flags()).newRequest(args)
+	n.must(err)
+	n.must((&intents{path: n.intentsFile(), left: map[string]*request{}}).set(r.key(), r))
+	n.restart()
+	n.agree(2, "b")
+	conf := runtimeConf("c")
+	conf.NetNS = args.Netns
+	n.must(n.cni().DelNetworkList(t.Context(), n.one(), conf))
+	n.agree(2, "b")
+	n.must(n.del(n.one(), "b"))
+	n.agree(2)
+}
+
 // Six callers add and delete containers while server and plugins are killed at random moments: by
 // this version, then by a version without a record, then by this one again, which starts while ADDs
 // of the other are in flight. A runtime sends a DEL after a failed ADD. No address is given to
