@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -131,14 +133,33 @@ func (s *server) start(ctx context.Context) error {
 			s.log.Error(err, "Finishing an interrupted request; its addresses are kept until a DEL or the next start", "attachment", r.key())
 		}
 	}
-	if _, err := s.record.Prune(ctx); err != nil {
-		s.log.Error(err, "Forgetting attachments whose network namespaces are gone; going on")
+	_, err := s.record.Prune(ctx)
+	if err = errors.Join(err, s.forget(ctx)); err != nil {
+		s.log.Error(err, "Forgetting attachments that have ended; going on")
 	}
 	// This server does no ADD before it listens. What another one may do is in the record's gap.
 	if _, err := s.loop.AtStartup(ctx, gc.NoADDInFlight); err != nil {
 		s.log.Error(err, "Releasing leaked addresses at start-up; going on")
 	}
 	return nil
+}
+
+// forget removes from the record what another version detached: attachments of which a backfill
+// did not know the namespace, and that have no reservation.
+func (s *server) forget(ctx context.Context) error {
+	list, err := s.store.List(ctx)
+	for _, r := range list.Reservations {
+		err = cmp.Or(err, r.Err) // it may be anybody's
+	}
+	for _, e := range s.record.Entries() {
+		reserved := !slices.Contains(list.Networks, e.Network) || slices.ContainsFunc(list.Reservations, func(r hostlocal.Reservation) bool {
+			return r.Network == e.Network && r.ContainerID == e.ContainerID
+		})
+		if err == nil && e.NetNS.Inode == 0 && !reserved {
+			err = s.record.Remove(e.Key)
+		}
+	}
+	return err
 }
 
 // listen serves requests until ctx ends, and then completes those that it has received.

@@ -210,6 +210,27 @@ func TestHazard26Upgrade(t *testing.T) {
 	}
 }
 
+// A container of the version without a record is recorded by an upgrade, and ends after a rollback. The next upgrade forgets
+// it, so that a leak at its address is released. A container that lives is still recorded.
+//
+// Guard: [server.forget].
+func TestHazard26RollbackAndUpgrade(t *testing.T) {
+	n := newNode(t)
+	a, b := sandbox("a"), sandbox("b")
+	n.mustAdd(n.direct("one"), a, b)
+	n.dateBack()
+	n.restart(n.runtimeLists(a, b)...)
+	n.kill()
+	n.must(n.del(n.direct("one"), a))
+	n.Remove(a)
+	leak := cnitest.Reserve(t, n.path("networks"), "one", "10.9.1.2", sandbox("leak"), time.Hour)
+	n.restart(n.runtimeLists(b)...)
+	if cnitest.Exists(leak) {
+		t.Error("the leak at the address of a container that has ended is kept")
+	}
+	n.agree(2, b)
+}
+
 // A server that can't start says why, and changes no file.
 func TestHazard26ServerThatCannotStart(t *testing.T) {
 	n := newNode(t)
