@@ -75,22 +75,31 @@ func newServer(o options, log logr.Logger) (s *server, err error) {
 	return s, err
 }
 
-// makePrivate makes a directory that nobody but root and this user can change, or checks
-// one that exists: who can write there answers for this server, and tells it what to detach.
+// makePrivate makes a directory that nobody but root and this user can change or replace, or checks
+// one that exists, and all above it: who can do so answers for this server, and tells it what to
+// detach.
 func makePrivate(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir, err := filepath.Abs(dir)
+	err = cmp.Or(err, os.MkdirAll(dir, 0o700))
+	above, linkErr := filepath.EvalSymlinks(filepath.Dir(dir))
+	if err := cmp.Or(err, linkErr); err != nil {
 		return err
 	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return err
+	for path, next := dir, above; ; path, next = next, filepath.Dir(next) {
+		info, err := os.Lstat(path)
+		if err != nil {
+			return err
+		}
+		st, _ := info.Sys().(*syscall.Stat_t) // never nil on Linux
+		isOpen := info.Mode().Perm()&0o022 != 0 && (path == dir || info.Mode()&fs.ModeSticky == 0)
+		if !info.IsDir() || isOpen || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+			return fmt.Errorf("%s (%v, of user %d) must be a directory, not a link, that belongs to root and in which no one else can write",
+				path, info.Mode(), st.Uid)
+		}
+		if path == next {
+			return nil
+		}
 	}
-	st, _ := info.Sys().(*syscall.Stat_t) // never nil on Linux
-	if !info.IsDir() || info.Mode().Perm()&0o022 != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s (%v, of user %d) must be a directory, not a link, that belongs to root and in which no one else can write",
-			dir, info.Mode(), st.Uid)
-	}
-	return nil
 }
 
 // waitForDelegates waits until neither another server nor a delegate that it started runs:

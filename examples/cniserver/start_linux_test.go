@@ -274,7 +274,7 @@ func TestHazard26ServerThatCannotStart(t *testing.T) {
 	}
 }
 
-// The directory of the socket must be that of root alone.
+// The directory of the socket must be that of root alone, and nobody else may replace it.
 //
 // Guard: [makePrivate].
 func TestDirectoryOfTheSocket(t *testing.T) {
@@ -290,12 +290,15 @@ func TestDirectoryOfTheSocket(t *testing.T) {
 		{"others can write", func(dir string) error { return errors.Join(os.Mkdir(dir, 0), os.Chmod(dir, 0o702)) }, false},
 		{"of another user", func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, 65534, 0)) }, false},
 		{"a link", func(dir string) error { return os.Symlink(t.TempDir(), dir) }, false},
+		{"all can write above it", func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o777) }, false},
+		{"... but remove only what is theirs", func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o777|os.ModeSticky) }, true},
+		{"below a directory of another user", func(dir string) error { return os.Chown(filepath.Dir(dir), 65534, 0) }, false},
 	} {
 		dir := filepath.Join(t.TempDir(), "run")
 		if err := row.make(dir); err != nil {
 			t.Fatal(err)
 		}
-		if err := makePrivate(dir); (err == nil) != row.ok || err != nil && !strings.Contains(err.Error(), dir) {
+		if err := makePrivate(dir); (err == nil) != row.ok || err != nil && !strings.Contains(err.Error(), filepath.Dir(dir)) {
 			t.Errorf("%s: %v", row.reason, err)
 		}
 	}
