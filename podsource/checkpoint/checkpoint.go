@@ -85,7 +85,7 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := lockedDirectory(filepath.Dir(p.path)) // no writer commits meanwhile
+	dir, err := locked(filepath.Dir(p.path), os.O_RDONLY, directoryWait) // no writer commits meanwhile
 	if err != nil {
 		return nil, err
 	}

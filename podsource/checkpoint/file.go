@@ -124,12 +124,19 @@ func load(path, bootID string) (r *record, sameBoot bool, err error) {
 // replace replaces the file at path atomically and durably. After an error the file
 // has its old content, unless renamed is true: then it has the new content, which a
 // power loss may undo.
+//
+// It locks the directory, as Open does, and checks then that the writer's lock file is still the one
+// at its path. So if somebody removed that file and a second writer has opened the record, the first
+// one can't replace what the second one has read (hazard 96).
 func replace(path string, lock *os.File, content []byte) (renamed bool, err error) {
-	dir, err := lockDirectory(lock) // also opened first: after the rename only the disk can fail
+	dir, err := locked(filepath.Dir(path), os.O_RDONLY, directoryWait) // also opened first: after the rename only the disk can fail
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = dir.Close() }() // nothing was written through it
+	if err := held(lock); err != nil {
+		return false, err
+	}
 	temp := path + ".tmp"
 	_ = os.Remove(temp) // of a crash; if it fails, OpenFile returns an error
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -149,8 +156,12 @@ func replace(path string, lock *os.File, content []byte) (renamed bool, err erro
 	return true, dir.Sync()
 }
 
-// locked opens and locks a file or a directory. It tries that for a time, and then returns ErrLocked.
-// The kernel releases the lock when the file is closed, also by the end of the process.
+// directoryWait is how long a directory may be locked: each writer of a record in it locks it for
+// a commit, but anyone who can read it can do so, too.
+const directoryWait = 5 * time.Second
+
+// locked opens and locks a file or a directory. It returns ErrLocked at once, or another error
+// if it has to wait for so long. The kernel releases the lock when the file is closed, also by the end of the process.
 func locked(path string, flag int, wait time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(path, flag, 0o600)
 	if err != nil {
@@ -160,40 +171,14 @@ func locked(path string, flag int, wait time.Duration) (*os.File, error) {
 	for end := time.Now().Add(wait); errors.Is(err, ErrLocked) && time.Now().Before(end); err = flock(f) {
 		time.Sleep(5 * time.Millisecond)
 	}
+	if wait > 0 && errors.Is(err, ErrLocked) {
+		err = fmt.Errorf("another process has held that for %v; find it with lslocks(8), and let nobody else read the directory", wait)
+	}
 	if err != nil {
 		_ = f.Close() // nothing was written through it
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}
 	return f, nil
-}
-
-// directoryWait is how long a directory may be locked: each writer of a record in it locks it for
-// a commit, but anyone who can read it can do so, too.
-const directoryWait = 5 * time.Second
-
-// lockedDirectory locks the directory of a record.
-func lockedDirectory(path string) (*os.File, error) {
-	dir, err := locked(path, os.O_RDONLY, directoryWait)
-	if errors.Is(err, ErrLocked) {
-		err = fmt.Errorf("another process has held a lock of the directory %s for %v; "+
-			"find it with lslocks(8), and let nobody else read the directory", path, directoryWait)
-	}
-	return dir, err
-}
-
-// lockDirectory locks the directory of a writer's lock file until it is closed. A writer does so
-// while it opens a record and while it commits, and checks then that its lock file is still the
-// one at its path. So if somebody removed that file and a second writer has opened the record,
-// the first one can't replace what the second one has read (hazard 96).
-func lockDirectory(lock *os.File) (dir *os.File, err error) {
-	if dir, err = lockedDirectory(filepath.Dir(lock.Name())); err != nil {
-		return nil, err
-	}
-	if err := held(lock); err != nil {
-		_ = dir.Close() // nothing was written through it
-		return nil, err
-	}
-	return dir, nil
 }
 
 // held returns ErrLocked if a writer's lock file is not the one at its path, or if that is unknown.

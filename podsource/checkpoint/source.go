@@ -112,15 +112,14 @@ func (c *Checkpoint) Rank() podsource.Rank { return podsource.RankCache }
 // other errors.
 func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 	s := c.state.Load()
-	switch {
+	switch err := held(c.lock); {
 	case ctx.Err() != nil:
 		return podsource.Answer{Source: "checkpoint"}, context.Cause(ctx)
 	case s == nil:
 		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("reading the record %s: %w", c.path, fs.ErrClosed)
 	case !s.written:
 		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("%w: the record %s was never written", podsource.ErrNotHere, c.path)
-	}
-	if err := held(c.lock); err != nil { // another process may have recorded attachments (hazard 96)
+	case err != nil: // another process may have recorded attachments (hazard 96)
 		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("reading the record %s: %w", c.path, err)
 	}
 	now := s.at(time.Now())
