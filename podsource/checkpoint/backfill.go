@@ -41,6 +41,10 @@ import (
 // After an error nothing has changed. The agent may go on and try again: without a file
 // Add returns errors, and in its gap the record speaks of no network. One call may run at a
 // time. attachmentsOf may be nil if the source lists no pods.
+//
+// Where there is no source, or it does not answer at the first start, a nil source lets the agent
+// begin: the file is written, no gap is closed, and the record does not speak of what was reserved
+// before. That is kept until a DEL, a boot, or a later call with a source that answers.
 func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, attachmentsOf func(podsource.Pod) ([]Entry, error)) error {
 	doing := "adding to the record " + c.path
 	c.watch(make(map[Key]bool))
@@ -93,6 +97,9 @@ type backfill struct {
 // record, which will declare that no other container is live there. Supplementary
 // ones don't count, since they may lack any pod.
 func (f *backfill) ask(ctx context.Context, source podsource.Source, networks []string) error {
+	if source == nil {
+		return nil // nothing is listed since ever
+	}
 	all, err := source.Pods(ctx)
 	if err != nil {
 		return err

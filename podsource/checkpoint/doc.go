@@ -13,13 +13,21 @@
 //	record, err := checkpoint.Open(path, checkpoint.Options{Networks: networks}) // the only writer
 //	...
 //	err = record.Backfill(ctx, runtime, attachmentsOf) // records older attachments
+//	if err != nil && !errors.Is(err, fs.ErrExist) { // fs.ErrExist: nothing is left to ask
+//		err = record.Backfill(ctx, nil, nil) // the runtime is silent: begin, and ask again later
+//	}
 //	...
 //	source := podsource.Union(record, runtime)
 //	reconciler, err := gc.New(store, networks, source, gc.Options{})
 //	...
 //	report, err := reconciler.AtStartup(ctx, gc.NoADDInFlight)
 //	...
+//	go reconciler.Start(ctx)
 //	listen() // from now on record.Add ends each ADD, record.Remove ends each DEL
+//
+// AtStartup and Start are of one reconciler: the first releases what is leaked at the start, and the
+// second what leaks later and what the gap of the record kept. After fourteen minutes, twice the
+// Lag, call Backfill again until it returns [fs.ErrExist].
 //
 // If there is no file, Pods returns [podsource.ErrNotHere], and Add returns an error: a record
 // with only that attachment would declare that there is no other. [Checkpoint.Backfill] writes
@@ -60,7 +68,11 @@
 //   - The leak of an ADD of that time that was killed with its agent: it looks like an
 //     attachment (hazard 24). An agent that records its next step, such as examples/cniserver,
 //     undoes the ADD by itself.
-//   - A namespace that only an open descriptor or a socket keeps: it counts as ended.
+//   - A namespace that only an open descriptor or a socket keeps, or a mount outside of the roots of
+//     all threads that are in its mount namespace: it counts as ended.
+//   - The mounts of a mount namespace without a thread that is itself kept by a mount, as of
+//     an idle snap of Ubuntu, or with hidepid other users' processes. Until they are seen, all entries
+//     count as live, so attachments without a DEL are kept, until the node boots at the latest.
 //   - Before Linux 6.18, the end of a namespace whose inode number another one has now. The entry
 //     counts as live while that one exists.
 //   - An address of a finished or evicted pod that is still configured during a Backfill: a pod

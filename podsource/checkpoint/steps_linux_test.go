@@ -204,3 +204,18 @@ func TestHazard92SomeProcessesAreNotSeen(t *testing.T) {
 		}
 	}
 }
+
+// A nil source lets an agent begin whose runtime is silent: what is reserved is kept, until a later call closes the gap.
+//
+// Guard: [backfill.ask] lets a nil source list nothing.
+func TestHazard51BackfillWithoutASource(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.3", "x")
+	c := opened(t, filepath.Join(t.TempDir(), "attachments"), noLag)
+	if err := errors.Join(c.Backfill(t.Context(), nil, nil), c.Add(entry("a", "10.0.0.2")), n.hook(c)); err != nil || len(n.left()) != 1 {
+		t.Errorf("left are %v, error %v", n.left(), err)
+	}
+	if err := errors.Join(c.Backfill(t.Context(), noPods, nil), n.hook(c)); err != nil || len(n.left()) != 0 {
+		t.Errorf("left are %v, error %v", n.left(), err)
+	}
+}
