@@ -182,7 +182,7 @@ func (n *node) newServer() *server {
 	s, err := newServer(o, logr.Discard())
 	n.must(err)
 	n.t.Cleanup(func() { _ = s.record.Close() })
-	n.must(s.record.Backfill(n.t.Context(), unknown(o.networks), nil))
+	n.must(s.record.Backfill(n.t.Context(), nil, nil))
 	return s
 }
 

@@ -83,7 +83,7 @@ type server struct {
 	store   *hostlocal.Store
 	record  *checkpoint.Checkpoint
 	intents *intents
-	source  podsource.Source // of containers that this server did not attach
+	source  podsource.Source // of containers that this server did not attach; may be nil
 	loop    *gc.Reconciler
 	log     logr.Logger
 
@@ -191,21 +191,11 @@ func (s *server) add(ctx context.Context, r *request) (types.Result, error) {
 // forgets, and removes the intent. Each step may already be done. If one fails, those after it
 // are not done and the intent stays, so that the request can be repeated. It unplumbs first,
 // since delegates release an address that a container still has.
-//
-// If another container is recorded in the namespace, that of this request has ended, and its number
-// and path are used again: it is left alone.
 func (s *server) detach(ctx context.Context, r *request) error {
-	for _, e := range s.record.Entries() {
-		if e.ContainerID != r.ContainerID && e.IfName == r.IfName && e.NetNS.Path == r.Netns && e.NetNS.Present() {
-			other := *r
-			other.NetNSID = ""
-			r = &other
-		}
-	}
 	if err := s.intents.set(r.key(), r); err != nil {
 		return fmt.Errorf("writing the intent: %w", err)
 	}
-	gone, err := unplumb(r)
+	gone, err := s.unplumb(r)
 	if err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ func serve(ctx context.Context, o options) error {
 
 // newServer opens the record and the intents.
 func newServer(o options, log logr.Logger) (s *server, err error) {
-	s = &server{options: o, store: hostlocal.New(o.dataDir), source: unknown(o.networks), log: log, containers: keymutex.NewHashed(64)}
+	s = &server{options: o, store: hostlocal.New(o.dataDir), log: log, containers: keymutex.NewHashed(64)}
 	if len(o.sources) > 0 {
 		if s.source, err = source.Parse(o.sources, source.Env{Logger: s.log}); err != nil {
 			return nil, err
@@ -62,8 +62,7 @@ func newServer(o options, log logr.Logger) (s *server, err error) {
 	if err := s.intents.load(); err != nil {
 		return nil, err
 	}
-	opts := checkpoint.Options{Networks: o.networks, Nested: o.nested}
-	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), opts)
+	s.record, err = checkpoint.Open(filepath.Join(o.stateDir, "attachments.json"), checkpoint.Options{Networks: o.networks, Nested: o.nested})
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +132,7 @@ func (s *server) start(ctx context.Context) error {
 	defer cancel()
 	if err := s.backfill(ctx); err != nil && !errors.Is(err, fs.ErrExist) {
 		s.log.Error(err, "Looking for attachments that are not recorded; addresses without a record are kept until a later try")
-		if err := s.record.Backfill(ctx, unknown(s.networks), nil); err != nil { // writes the first record
+		if err := s.record.Backfill(ctx, nil, nil); err != nil { // writes the first record
 			return err
 		}
 	}
@@ -199,9 +198,13 @@ func (s *server) listen(ctx context.Context) error {
 
 // unplumb removes the interface of a request, and with it the other end of its veth pair.
 // It returns the request without its namespace if that is no longer at its path: another one
-// there is left alone. It is no error if the interface is already gone.
-func unplumb(r *request) (*request, error) {
-	if r.NetNSID == "" || netnsID(r.Netns) != r.NetNSID {
+// there is left alone, also if it has the same number, which the record shows if it is that of
+// another container. It is no error if the interface is already gone.
+func (s *server) unplumb(r *request) (*request, error) {
+	isAnothers := slices.ContainsFunc(s.record.Entries(), func(e checkpoint.Entry) bool {
+		return e.ContainerID != r.ContainerID && e.IfName == r.IfName && e.NetNS.Path == r.Netns && e.NetNS.Present()
+	})
+	if isAnothers || r.NetNSID == "" || netnsID(r.Netns) != r.NetNSID {
 		gone := *r
 		gone.Netns = ""
 		return &gone, nil

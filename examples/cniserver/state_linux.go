@@ -125,20 +125,15 @@ func (s *server) recordADD(r *request, result types.Result) error {
 	return s.record.Add(e)
 }
 
-// unknown is the source of a server without one, or whose own does not answer: it knows nothing
-// of what was reserved before. So the record does not speak of that, and it is kept until a DEL,
-// a GC, a boot, or an answer of the server's own source.
-func unknown(networks []string) podsource.Source {
-	return podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
-		return podsource.Answer{Source: "none", Networks: networks, Authoritative: true, Gaps: make([]podsource.Gap, 1)}, nil
-	})
-}
-
 // backfill records the attachments that another server made, or a version of this one
 // without a record: those of the source's containers that have a reservation. What an ADD in
 // flight reserves, or one whose container the source does not list yet, is in the record's
-// gap: it does not speak of that, so it is kept (hazards 52 and 93).
+// gap: it does not speak of that, so it is kept (hazards 52 and 93). Without a source all that is
+// not recorded is kept, until a DEL, a GC, a boot, or an answer of a source.
 func (s *server) backfill(ctx context.Context) error {
+	if s.source == nil {
+		return s.record.Backfill(ctx, nil, nil)
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	var list hostlocal.Listing

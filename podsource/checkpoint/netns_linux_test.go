@@ -336,7 +336,7 @@ func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 	must(t, zombie.Wait())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	live, ended, err := divide(ctx, c.Entries())
+	live, ended, err := divide(ctx, c.Entries(), true)
 	check(t, errors.Is(err, context.Canceled) && len(live) == 1 && ended == nil, "after the end of the context: %v, %v, %v", live, ended, err)
 	gone, err := c.Prune(ctx)
 	check(t, errors.Is(err, context.Canceled) && gone == nil, "pruned after the end of the context: %v, %v", gone, err)

@@ -4,10 +4,10 @@ package checkpoint
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -35,40 +35,31 @@ func TestHazard52ClockIsSetAndTheAgentStartsAgain(t *testing.T) {
 		{"forward, and a source does not list it yet", 8 * time.Hour, 8*time.Hour + 2*time.Minute, false, true},
 	} {
 		for starts := 1; starts <= 3; starts++ {
-			n := newNode(t)
+			n, path := newNode(t), newPath(t)
 			n.Reserve(network1, "10.0.0.3", "x", row.reserved)
-			path := filepath.Join(t.TempDir(), "attachments")
 			if row.runs { // the gap of its start goes on by the old clock
 				c := begun(t, path, served)
-				setGap(c, gap{From: time.Now(), To: time.Now().Add(DefaultLag - row.step)}, time.Time{})
-				setClock(c, row.step)
-				if err := errors.Join(c.Add(entry("a", "10.0.0.2")), c.Close()); err != nil {
-					t.Fatal(err)
-				}
+				s := *c.state.Load()
+				s.gap, s.wall = gap{From: time.Now(), To: time.Now().Add(DefaultLag - row.step)}, s.wall.Add(-row.step)
+				c.state.Store(&s)
+				must(t, c.Add(entry("a", "10.0.0.2")), c.Close())
 			} else {
-				ago := 3 * time.Minute
-				r := record{Written: time.Now().Add(-ago - row.step), SinceBoot: boottime.Since() - ago, Gap: gap{at(1), at(1), at(0)}, Entries: []Entry{}}
+				const ago = 3 * time.Minute
+				old := time.Unix(1, 0)
+				r := record{Written: time.Now().Add(-ago - row.step), SinceBoot: boottime.Since() - ago, Gap: gap{From: old, Others: old}, Entries: []Entry{}}
 				content, err := encode(r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				write(t, path, string(content))
 			}
 			for range starts - 1 {
 				c := opened(t, path, served)
-				if err := errors.Join(c.Add(entry("b", "10.0.0.4")), c.Close()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.Add(entry("b", "10.0.0.4")), c.Close())
 			}
 			c := opened(t, path, served)
 			if row.backfill {
-				if err := c.Backfill(t.Context(), answers(runtimeOf("other")), noAttachments); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.Backfill(t.Context(), answers(runtimeOf("other")), by(nil)))
 			}
-			if err := n.hook(c); err != nil || !slices.Equal(n.left(), []string{"10.0.0.3"}) {
-				t.Errorf("%s, %d starts: left are %v, error %v, gaps %v", row.reason, starts, n.left(), err, c.state.Load().gap.answer())
-			}
+			n.keeps(fmt.Sprintf("%s, %d starts", row.reason, starts), c, "10.0.0.3")
 		}
 	}
 }
@@ -77,25 +68,13 @@ func TestHazard52ClockIsSetAndTheAgentStartsAgain(t *testing.T) {
 //
 // Guard: [Checkpoint.Pods] checks the lock.
 func TestHazard96AWriterWithoutItsLockDoesNotAnswer(t *testing.T) {
-	n := newNode(t)
-	n.reserve("10.0.0.3", "x")
-	path := filepath.Join(t.TempDir(), "attachments")
+	path := newPath(t)
 	first, err := Open(path, noLag)
-	if err == nil {
-		err = errors.Join(first.Backfill(t.Context(), noPods, nil), first.Backfill(t.Context(), noPods, nil), os.Remove(path+".lock"))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := opened(t, path, noLag).Add(entry("x", "10.0.0.3")); err != nil {
-		t.Fatal(err)
-	}
-	if err := n.pass(first); !errors.Is(err, ErrLocked) || !slices.Equal(n.left(), []string{"10.0.0.3"}) {
-		t.Errorf("left are %v, error %v", n.left(), err)
-	}
-	if err := first.Close(); !errors.Is(err, ErrLocked) {
-		t.Errorf("Close: %v", err)
-	}
+	must(t, err, first.Backfill(t.Context(), noPods, nil), os.Remove(path+".lock"))
+	must(t, opened(t, path, noLag).Add(entry("x", "10.0.0.3")))
+	_, err = first.Pods(t.Context())
+	check(t, errors.Is(err, ErrLocked), "Pods: %v", err)
+	check(t, errors.Is(first.Close(), ErrLocked), "Close: no error")
 }
 
 // A container of nerdctl is older than all that a second source, of any container, was told of.
@@ -105,18 +84,13 @@ func TestHazard49TwoSourcesOfOtherKinds(t *testing.T) {
 	n := newNode(t)
 	n.allow = nil
 	n.Reserve(network1, "10.0.0.4", "default-"+strings.Repeat("ed", 32), 30*time.Minute)
-	c := opened(t, filepath.Join(t.TempDir(), "attachments"), served)
+	c := opened(t, newPath(t), served)
 	cri, store := runtimeOf(strings.Repeat("5a", 32)), runtimeOf("other")
-	cri.Names = podsource.SandboxContainers
-	store.Gaps = []podsource.Gap{{From: time.Now().Add(-time.Hour)}}
+	cri.Names, store.Gaps = podsource.SandboxContainers, []podsource.Gap{{From: time.Now().Add(-time.Hour)}}
 	for _, source := range []podsource.Answer{cri, store} {
-		if err := c.Backfill(t.Context(), answers(source), noAttachments); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Backfill(t.Context(), answers(source), by(nil)))
 	}
-	if err := n.hook(c); err != nil || len(n.left()) != 1 {
-		t.Errorf("left are %v, error %v, gaps %v", n.left(), err, c.state.Load().gap.answer())
-	}
+	n.keeps("of nerdctl", c, "10.0.0.4")
 }
 
 // The mounts of a mount namespace are those that its threads see: not those of a thread whose root was unmounted, which has the
@@ -130,15 +104,11 @@ func TestHazard92MountNamespaces(t *testing.T) {
 	}
 	startContainer(t)
 	web, bindAt, root, pin := filepath.Join(dir, "web"), filepath.Join(dir, "elsewhere"), filepath.Join(dir, "root"), filepath.Join(dir, "pins/pin")
-	for _, path := range []string{root, filepath.Dir(pin)} {
-		if err := os.Mkdir(path, 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
+	must(t, os.Mkdir(root, 0o700), os.Mkdir(filepath.Dir(pin), 0o700))
 	write(t, bindAt, "")
 	write(t, pin, "")
-	mount(t, filepath.Dir(pin), filepath.Dir(pin), "", syscall.MS_BIND) // unshared mounts alone can show a mount namespace
-	mount(t, "", filepath.Dir(pin), "", syscall.MS_PRIVATE)
+	must(t, syscall.Mount(filepath.Dir(pin), filepath.Dir(pin), "", syscall.MS_BIND, "")) // unshared mounts alone can show a mount namespace
+	must(t, syscall.Mount("", filepath.Dir(pin), "", syscall.MS_PRIVATE, ""))
 	// Process 1 changes its root, which the other one then unmounts.
 	unmountRoot := func(then string) func() (end func()) {
 		return func() func() {
@@ -164,7 +134,7 @@ func TestHazard92MountNamespaces(t *testing.T) {
 		{"the first thread's root was unmounted", unmountRoot("exec sleep infinity")},
 	} {
 		mountNS(t, web)()
-		c := begun(t, filepath.Join(t.TempDir(), "attachments"), noLag, attachedTo("a", "10.0.0.2", web))
+		c := begun(t, newPath(t), noLag, attachedTo("a", "10.0.0.2", web))
 		end := row.hold()
 		unmount(t, web)
 		checkLive(t, row.reason, c, "a")
@@ -190,12 +160,10 @@ func TestHazard92SomeProcessesAreNotSeen(t *testing.T) {
 		{"a container that is not said to be the node", "hidepid=0", "Nested", false},
 		{"processes of other users are hidden", "hidepid=2", "hidepid", true},
 	} {
-		if err := syscall.Mount("proc", "/proc", "proc", syscall.MS_REMOUNT, row.proc); err != nil {
-			t.Fatal(err)
-		}
+		must(t, syscall.Mount("proc", "/proc", "proc", syscall.MS_REMOUNT, row.proc))
 		mountNS(t, web)()
 		opts := Options{Networks: []string{network1}, Nested: row.nested, Lag: 1}
-		c := begun(t, filepath.Join(t.TempDir(), "attachments"), opts, attachedTo("a", "10.0.0.2", web))
+		c := begun(t, newPath(t), opts, attachedTo("a", "10.0.0.2", web))
 		unmount(t, web)
 		for _, source := range []podsource.Source{c, reader(t, c.path, opts)} {
 			if a, err := source.Pods(t.Context()); err != nil || len(a.Pods) != 1 || !strings.Contains(a.Note, row.says) {
@@ -210,12 +178,10 @@ func TestHazard92SomeProcessesAreNotSeen(t *testing.T) {
 // Guard: [backfill.ask] lets a nil source list nothing.
 func TestHazard51BackfillWithoutASource(t *testing.T) {
 	n := newNode(t)
-	n.reserve("10.0.0.3", "x")
-	c := opened(t, filepath.Join(t.TempDir(), "attachments"), noLag)
-	if err := errors.Join(c.Backfill(t.Context(), nil, nil), c.Add(entry("a", "10.0.0.2")), n.hook(c)); err != nil || len(n.left()) != 1 {
-		t.Errorf("left are %v, error %v", n.left(), err)
-	}
-	if err := errors.Join(c.Backfill(t.Context(), noPods, nil), n.hook(c)); err != nil || len(n.left()) != 0 {
-		t.Errorf("left are %v, error %v", n.left(), err)
-	}
+	n.Reserve(network1, "10.0.0.3", "x", time.Hour)
+	c := opened(t, newPath(t), noLag)
+	must(t, c.Backfill(t.Context(), nil, nil), c.Add(entry("a", "10.0.0.2")))
+	n.keeps("before the runtime was asked", c, "10.0.0.3")
+	must(t, c.Backfill(t.Context(), noPods, nil))
+	n.keeps("after", c)
 }

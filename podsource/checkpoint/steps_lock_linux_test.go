@@ -8,7 +8,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -19,26 +18,19 @@ import (
 // for a short one, and return an error after five seconds.
 func TestDirectoryIsLocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "attachments")
+		path := newPath(t)
 		c := begun(t, path, served)
 		dir, err := locked(filepath.Dir(path), os.O_RDONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		before := time.Now()
 		_, openErr := Open(path, served)
 		for _, err := range []error{openErr, c.Add(entry("a", "10.0.0.2"))} {
-			if err == nil || errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "lslocks") {
-				t.Errorf("got %v", err)
-			}
+			check(t, err != nil && !errors.Is(err, ErrLocked) && strings.Contains(err.Error(), "lslocks"), "got %v", err)
 		}
-		if took := time.Since(before); took < 2*directoryWait || took > 3*directoryWait {
-			t.Errorf("took %v", took)
-		}
+		took := time.Since(before)
+		check(t, took >= 2*directoryWait && took <= 3*directoryWait, "took %v", took)
 		time.AfterFunc(time.Second, func() { _ = dir.Close() })
-		if err := c.Add(entry("a", "10.0.0.2")); err != nil {
-			t.Error(err)
-		}
+		must(t, c.Add(entry("a", "10.0.0.2")))
 	})
 }
 
@@ -46,19 +38,13 @@ func TestDirectoryIsLocked(t *testing.T) {
 func whileLocked(t *testing.T, path string, do func() error, meanwhile func()) {
 	t.Helper()
 	dir, err := locked(filepath.Dir(path), os.O_RDONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- do() }()
 	synctest.Wait()
-	if len(done) > 0 {
-		t.Error("it does not wait")
-	}
+	check(t, len(done) == 0, "it does not wait")
 	meanwhile()
-	if err := errors.Join(dir.Close(), <-done); err != nil {
-		t.Error(err)
-	}
+	must(t, dir.Close(), <-done)
 }
 
 // A second writer, after the lock file was removed, reads what the first one commits just then; and a commit waits for an Open.
@@ -66,19 +52,13 @@ func whileLocked(t *testing.T, path string, do func() error, meanwhile func()) {
 // Guard: [Open] and [replace] lock the directory.
 func TestHazard96OpenDuringACommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "attachments")
+		path := newPath(t)
 		c := begun(t, path, served)
 		content, err := encode(record{BootID: c.bootID, Written: time.Now(), Entries: []Entry{entry("a", "10.0.0.2")}})
-		if err = errors.Join(err, c.Close(), os.Remove(path+".lock")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err, c.Close(), os.Remove(path+".lock"))
 		whileLocked(t, path, func() (err error) { c, err = Open(path, served); return err }, func() { write(t, path, string(content)) })
+		defer func() { must(t, c.Close()) }()
 		whileLocked(t, path, func() error { return c.Add(entry("b", "10.0.0.3")) }, func() {})
-		if got := recorded(c); !slices.Equal(got, []string{"10.0.0.2", "10.0.0.3"}) {
-			t.Errorf("the second one has %v", got)
-		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		same(t, "recorded", []string{"10.0.0.2", "10.0.0.3"}, recorded(c))
 	})
 }
