@@ -70,9 +70,10 @@
 //     undoes the ADD by itself.
 //   - A namespace that only an open descriptor or a socket keeps, or a mount outside of the roots of
 //     all threads that are in its mount namespace: it counts as ended.
-//   - The mounts of a mount namespace without a thread that is itself kept by a mount, as of
-//     an idle snap of Ubuntu, or with hidepid other users' processes. Until they are seen, all entries
-//     count as live, so attachments without a DEL are kept, until the node boots at the latest.
+//   - The mounts of a mount namespace that has no thread and is kept by a mount, as that of an idle
+//     snap of Ubuntu; and other users' processes if /proc is mounted with hidepid. As long as there
+//     is one of these, all entries count as live, so attachments without a DEL are kept, until the
+//     node boots at the latest.
 //   - Before Linux 6.18, the end of a namespace whose inode number another one has now. The entry
 //     counts as live while that one exists.
 //   - An address of a finished or evicted pod that is still configured during a Backfill: a pod
@@ -91,7 +92,8 @@
 //
 // Keep the file where it survives a restart of the agent, but not in host-local's data
 // directory: the plugin reads every file there. Let nobody else read its directory (0700): who can
-// do so can lock it with flock(2), and then each change waits for five seconds and returns an error. Beside the file there is a lock, with ".lock"
+// do so can lock it with flock(2), and then each change waits for five seconds and returns an error.
+// Beside the file there is a lock, with ".lock"
 // added to its name, and during a commit a file with ".tmp" added. If the lock is removed while the
 // record is open, each change and Pods return [ErrLocked] until the record is opened again (hazard 96). On a
 // full disk Add and Remove return errors, and the old state remains.

@@ -169,7 +169,7 @@ func locked(path string, flag int, wait time.Duration) (*os.File, error) {
 	}
 	err = flock(f)
 	for end := time.Now().Add(wait); errors.Is(err, ErrLocked) && time.Now().Before(end); err = flock(f) {
-		time.Sleep(5 * time.Millisecond)
+		<-time.After(5 * time.Millisecond)
 	}
 	if wait > 0 && errors.Is(err, ErrLocked) {
 		err = fmt.Errorf("another process has held that for %v; find it with lslocks(8), and let nobody else read the directory", wait)

@@ -147,9 +147,8 @@ func (exist namespaces) readThread(dir string, read map[string]bool) (pidNS stri
 			return "", err
 		}
 		for _, m := range mounts.FindAllStringSubmatch(string(text), -1) {
-			if exist.add(m[1], ""); strings.HasPrefix(m[1], "mnt:") {
-				read[m[1]] = read[m[1]] // false if no thread is in it
-			}
+			exist.add(m[1], "")
+			read[m[1]] = read[m[1]] || strings.HasPrefix(m[1], "net:") // a mount namespace without a thread stays false
 		}
 		read[root] = len(text) > 0 // one that was unmounted, which is also shown as "/", sees none
 		read[links[1]] = read[links[1]] || read[root]

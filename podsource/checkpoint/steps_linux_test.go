@@ -45,8 +45,8 @@ func TestHazard52ClockIsSetAndTheAgentStartsAgain(t *testing.T) {
 				must(t, c.Add(entry("a", "10.0.0.2")), c.Close())
 			} else {
 				const ago = 3 * time.Minute
-				old := time.Unix(1, 0)
-				r := record{Written: time.Now().Add(-ago - row.step), SinceBoot: boottime.Since() - ago, Gap: gap{From: old, Others: old}, Entries: []Entry{}}
+				r := record{Written: time.Now().Add(-ago - row.step), SinceBoot: boottime.Since() - ago, Entries: []Entry{}}
+				r.Gap.From, r.Gap.Others = time.Unix(1, 0), time.Unix(1, 0)
 				content, err := encode(r)
 				must(t, err)
 				write(t, path, string(content))
@@ -103,7 +103,8 @@ func TestHazard92MountNamespaces(t *testing.T) {
 		return
 	}
 	startContainer(t)
-	web, bindAt, root, pin := filepath.Join(dir, "web"), filepath.Join(dir, "elsewhere"), filepath.Join(dir, "root"), filepath.Join(dir, "pins/pin")
+	web, bindAt := filepath.Join(dir, "web"), filepath.Join(dir, "elsewhere")
+	root, pin := filepath.Join(dir, "root"), filepath.Join(dir, "pins/pin")
 	must(t, os.Mkdir(root, 0o700), os.Mkdir(filepath.Dir(pin), 0o700))
 	write(t, bindAt, "")
 	write(t, pin, "")
