@@ -130,8 +130,9 @@ func (s *snapshot) judgeClaimed(r *candidate, claimants []*livePod, o *owners) d
 		o.note(r, OwnerInConflict, claimant)
 		return kept(TwoPods, claimant)
 	}
-	if owner != nil {
-		return kept(ContainerLive, owner)
+	if owner != nil { // a sandbox that is not ready is named only if nothing runs with its address
+		running := slices.IndexFunc(claimants, func(p *livePod) bool { return !p.NotRunning })
+		return kept(ContainerLive, claimants[max(0, running)])
 	}
 	// A claimant with a known container. r's own container is ruled out above.
 	hasContainer := func(p *livePod) bool { return len(p.ContainerIDs) > 0 }
