@@ -105,10 +105,12 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 		if err != nil {
 			return err
 		}
-		p.Command = "hostlocal-gc %s" + judgeFlags(given)
+		at := ""
 		if dir.path != hostlocal.DefaultDataDir {
-			p.Command += " --data-dir " + strings.ReplaceAll(quoted(dir.path), "%", "%%")
+			at = " --data-dir " + quoted(dir.path)
 		}
+		p.Command = "hostlocal-gc %s" + flagsOf(given, judging) + at
+		p.Again = "hostlocal-gc check" + flagsOf(given, slices.Concat(judging, []string{"cni-dir", "range"})) + at
 		places, all.Reports = append(places, p), append(all.Reports, reportjson.Report{Report: &p.Report})
 	}
 	all.Findings = diagnose.Findings(places)
@@ -322,16 +324,18 @@ func unanswered(r *gc.Report, err error) (why []string) {
 	return why
 }
 
-// judgeFlags returns the flags with which a release judges as this check did.
-func judgeFlags(given *pflag.FlagSet) (flags string) {
+// judging are the flags with which a release judges as this check did.
+var judging = []string{"source", "node", "kubeconfig", "min-age", "starting-for", "runtime-request-timeout", flagForeign, "allow-empty", "require-pod"}
+
+// flagsOf returns those of the names that were given, as a shell reads them.
+func flagsOf(given *pflag.FlagSet, names []string) (flags string) {
 	given.Visit(func(f *pflag.Flag) {
 		values := []string{f.Value.String()}
 		if several, ok := f.Value.(pflag.SliceValue); ok {
 			values = several.GetSlice()
 		}
-		switch f.Name {
-		case "source", "node", "kubeconfig", "min-age", "starting-for", "runtime-request-timeout", flagForeign, "allow-empty", "require-pod":
-			for _, v := range values {
+		for _, v := range values {
+			if slices.Contains(names, f.Name) {
 				flags += " --" + f.Name + "=" + quoted(v)
 			}
 		}

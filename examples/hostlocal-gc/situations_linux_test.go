@@ -275,7 +275,15 @@ func TestSituations(t *testing.T) {
 			b.reserve(dir+"podnet", 253, 253)
 			b.runtime.ready, b.runtime.notReady = b.runtime.ready[:13], b.runtime.ready[13:]
 		}, well, 3, "FULL: podnet: 253 of 253 addresses reserved, 240 by sandboxes that are not ready, 13 in use",
-			[]string{"crictl rmp $(crictl pods --quiet --state NotReady)"}},
+			[]string{"\n  hostlocal-gc check --network podnet -o json | jq -r '.findings[] | select(.word == \"FULL\") | .items[]?' | xargs -n1 crictl rmp\n"}},
+		{"the same, and processes in the namespaces of some", func(b *bed) {
+			b.kernel()
+			b.podnet()
+			b.reserve(dir+"podnet", 253, 253)
+			b.runtime.ready, b.runtime.notReady = b.runtime.ready[:241], b.runtime.ready[241:]
+			b.space("", 241, 10)
+		}, func(b *bed) { b.kernel(); well(b) }, 3, "FULL: podnet: 253 of 253 addresses reserved, 251 in use, 2 by sandboxes that are not ready",
+			[]string{"crictl rmp " + sandbox("251") + " && crictl rmp " + sandbox("252") + "\n"}},
 		{"namespaces without a process (hazard 102)", func(b *bed) {
 			b.kernel()
 			b.podnet()
@@ -286,6 +294,29 @@ func TestSituations(t *testing.T) {
 			b.runtime.ready = b.runtime.ready[:243]
 		}, func(b *bed) { b.kernel(); well(b) }, 3, "FULL: podnet: 253 of 253 addresses reserved, 243 in use, 10 by namespaces without a process",
 			[]string{"ip netns delete cni-a && ip netns delete cni-b\n"}},
+		{"a namespace whose pause container is to come", func(b *bed) {
+			b.kernel()
+			b.podnet()
+			b.reserve(dir+"podnet", 253, 248)
+			b.space("cni-a", 248, 5)
+			for i := range 5 {
+				must(t, os.Chtimes(fmt.Sprintf("%spodnet/10.244.1.%d", dir, 250+i), time.Now(), time.Now()))
+			}
+		}, func(b *bed) { b.kernel(); well(b) }, 3, "FULL: podnet: 253 of 253 addresses reserved, 248 in use, 5 starting", nil},
+		{"many of them, another directory of configurations, and a percent sign in a flag", func(b *bed) {
+			b.podnet()
+			b.kernel()
+			b.put("/run/pods%d.json", "[]")
+			must(t, os.Chtimes("/run/pods%d.json", time.Time{}, time.Now()))
+			b.args += " --source file:/run/pods%d.json --cni-dir /etc/cni/other --allow-empty"
+			b.reserve(dir+"podnet", 253, 249)
+			for i := range 4 {
+				b.space(fmt.Sprint("cni-", i), 249+i, 1)
+			}
+			must(t, os.Rename("/etc/cni/net.d", "/etc/cni/other"))
+		}, func(b *bed) { b.kernel(); well(b) }, 3, "FULL: podnet: 253 of 253 addresses reserved, 249 in use, 4 by namespaces",
+			[]string{"hostlocal-gc check --allow-empty=true --cni-dir=/etc/cni/other --source=cri --source=netns:nested --source=file:/run/pods%d.json " +
+				"--network podnet -o json | jq"}},
 		{"one process's namespace holds most (hazard 100)", func(b *bed) {
 			b.kernel()
 			b.podnet()

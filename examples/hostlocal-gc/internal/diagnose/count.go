@@ -55,6 +55,7 @@ type tally struct {
 	conflicts          []string // with the pods
 	items              []string // the foreign ones
 	namespaces         []string // without a process, that have a name
+	sandboxes          []string // that are not ready
 	runtimes, unspoken bool     // of the foreign ones: containers of other runtimes; a network of which nobody speaks
 	waits              gc.Reason
 	where              string  // " in DIR", unless that is where people look
@@ -116,6 +117,8 @@ func (p *Place) kindOf(e *gc.Entry) kind {
 		switch {
 		case e.Pod == nil || !e.Pod.NotRunning:
 			return inUse
+		case inNamespace(e) && p.Report.Started.Sub(e.ReservedAt) < gc.DefaultStartingFor:
+			return starting // its pause container is to come
 		case inNamespace(e):
 			return noProcess
 		}
@@ -138,6 +141,8 @@ func (t *tally) note(e *gc.Entry, k kind) {
 		if named != nil && isNamespace("/run/netns/"+named[2], named[1]) && !slices.Contains(t.namespaces, named[2]) {
 			t.namespaces = append(t.namespaces, named[2])
 		}
+	case k == notReady && sandboxID.MatchString(e.ContainerID) && !slices.Contains(t.sandboxes, e.ContainerID):
+		t.sandboxes = append(t.sandboxes, e.ContainerID)
 	case k == foreign:
 		t.items = append(t.items, e.IP.String()+": "+e.ContainerID)
 		t.unspoken = t.unspoken || e.Reason != gc.ForeignOwner
@@ -151,6 +156,8 @@ func (t *tally) note(e *gc.Entry, k kind) {
 // namedSpace is where netns found a namespace that "ip netns delete" would remove. A tenant may have mounted
 // another one there, below a root of its own, or under a name with characters that a shell reads.
 var namedSpace = regexp.MustCompile(`network namespace (\d+), mounted at "(?:/var)?/run/netns/([a-zA-Z0-9][a-zA-Z0-9_.-]*)"`)
+
+var sandboxID = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // space names a network namespace by where a source found it, as in "netns: network namespace 4026531840, of process 7".
 func space(from string) string {

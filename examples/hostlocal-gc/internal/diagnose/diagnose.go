@@ -101,8 +101,8 @@ type Place struct {
 	// Locks say by network who holds its lock for long.
 	Locks map[string]string
 	// Command is the command with a placeholder %s for its name, and with the flags that make a pass
-	// judge as this one did, but for --network.
-	Command string
+	// judge as this one did, but for --network. Again is that of the check itself. The agent has neither.
+	Command, Again string
 	// Booted is when the node booted; zero if unknown.
 	Booted time.Time
 
@@ -114,7 +114,7 @@ func (p *Place) command(name, network string) string {
 	if p.Command == "" {
 		return ""
 	}
-	return fmt.Sprintf(p.Command, name) + " --network " + network
+	return strings.Replace(p.Command, "%s", name, 1) + " --network " + network // a flag may have a percent sign
 }
 
 // Findings returns what is wrong in the places, gravest first. An address that is reserved in any of

@@ -34,10 +34,14 @@ func (p *Place) full(c *tally) Finding {
 	case beforeBoot:
 		f.Do = p.afterBoot()
 	case notReady:
-		f.Do, f.Run = "The runtime keeps them until kubelet removes them.", "crictl rmp $(crictl pods --quiet --state NotReady)"
+		f.Items, f.Do = c.sandboxes, "The runtime keeps them until kubelet removes them."
+		f.Run = p.each("crictl rmp", c.network, f.Items)
 	case noProcess:
-		f.Items = c.namespaces
-		f.Do, f.Run = c.removeNamespaces(p.command("check", c.network))
+		f.Items, f.Do = c.namespaces, "No process is in them any more."
+		if f.Items == nil {
+			f.Do = "Something else keeps these namespaces: the items of -o json say where each is."
+		}
+		f.Run = p.each("ip netns delete", c.network, f.Items)
 	case oneProcess:
 		f.Do = "A process that configures addresses keeps them from others: find out what it does, or end it."
 	case starting:
@@ -78,15 +82,14 @@ func (p *Place) afterBoot() string {
 	return text + " With --source netns --source cnicache it is freed now."
 }
 
-// removeNamespaces says how to remove the namespaces without a process that have a name.
-func (t *tally) removeNamespaces(check string) (do, run string) {
+// each returns a command that runs another one for each item of a finding FULL.
+func (p *Place) each(command, network string, items []string) string {
 	const few = 3
-	switch n := len(t.namespaces); {
-	case n == 0:
-		return "Something else keeps these namespaces: the items of -o json say where each is.", ""
-	case n <= few:
-		return "No process is in them any more.", "ip netns delete " + strings.Join(t.namespaces, " && ip netns delete ")
+	switch {
+	case len(items) == 0 || p.Again == "":
+		return ""
+	case len(items) <= few:
+		return command + " " + strings.Join(items, " && "+command+" ")
 	}
-	return "No process is in them any more.",
-		fmt.Sprintf("%s -o json | jq -r '.findings[] | select(.word == \"FULL\") | .items[]?' | xargs -n1 ip netns delete", check)
+	return fmt.Sprintf("%s --network %s -o json | jq -r '.findings[] | select(.word == \"FULL\") | .items[]?' | xargs -n1 %s", p.Again, network, command)
 }
