@@ -30,7 +30,9 @@ func (e *FileError) Unwrap() error { return e.Err }
 // ReadDir returns the networks of host-local in the configurations of a directory such as
 // /etc/cni/net.d, in the order of the file names. It reads the files that libcni reads:
 // *.conf, *.conflist and *.json. The plugins in <dir>/<name of the network>/*.conf belong to
-// a list, too, unless it has loadOnlyInlinedPlugins. Most runtimes use only the first file.
+// a list, too, unless it has loadOnlyInlinedPlugins. Most runtimes use only the first file, and libcni
+// takes a network of a given name from the first file that has it, so those of that name and data
+// directory in later files are left out.
 //
 // A file of more than a MiB is an error, and so are a directory that does not exist and one without
 // any such file (both fs.ErrNotExist). ReadDir returns what it could read, and a [FileError] for
@@ -47,7 +49,9 @@ func ReadDir(dir string) ([]Network, error) {
 	var errs []error
 	for i, path := range files {
 		found, err := readFile(path)
-		networks = append(networks, found...)
+		networks = append(networks, slices.DeleteFunc(found, func(n Network) bool {
+			return slices.ContainsFunc(networks, func(first Network) bool { return first.Name == n.Name && first.DataDir == n.DataDir })
+		})...)
 		if err != nil {
 			errs = append(errs, &FileError{path, i == 0, err})
 		}
