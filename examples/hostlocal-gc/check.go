@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -68,7 +69,8 @@ Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
 	a.flags.pass(c)
 	c.Flags().StringVar(&a.flags.cniDir, "cni-dir", defaultCNIDir, "`DIR` with the CNI configurations of the networks")
 	c.Flags().StringArrayVar(&a.flags.subnets, "range", nil,
-		"range of the network of --network, as a `SUBNET` (repeatable), if no configuration has it")
+		"range of the network of --network, as a `SUBNET`, instead of a configuration's. Repeatable: those of one family are one range set, "+
+			"of which a pod gets one address")
 	_ = c.MarkFlagDirname("cni-dir")
 	c.RunE = work(func(ctx context.Context) error {
 		return a.check(ctx, c.Flags())
@@ -180,27 +182,32 @@ func (c *checked) addUnread(a *app, unread error, known bool) {
 // --range, and what could not be read of them.
 func (a *app) configurations() (confs []cniconf.Network, unread, err error) {
 	confs, unread = cniconf.ReadDir(a.flags.cniDir)
-	for _, subnet := range a.flags.subnets {
-		if len(a.flags.networks) != 1 || a.flags.allNetworks() {
-			return nil, nil, usagef("--range is the range of one network: name that with --network")
-		}
-		name, dataDir := a.flags.networks[0], a.flags.dataDir
-		at := slices.IndexFunc(confs, func(c cniconf.Network) bool { return c.Name == name })
-		if at >= 0 && dataDir == hostlocal.DefaultDataDir {
-			dataDir = confs[at].DataDir
-		}
-		text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "type": "bridge",
-			"ipam": map[string]any{"type": "host-local", "dataDir": dataDir, "subnet": subnet}})
-		if err != nil {
-			return nil, nil, err
-		}
-		networks, err := cniconf.Parse(text)
-		if err != nil {
-			return nil, nil, usagef("--range %q: %w", subnet, err)
-		}
-		confs = append(confs, networks...)
+	if len(a.flags.subnets) == 0 {
+		return confs, unread, nil
 	}
-	return confs, unread, nil
+	if len(a.flags.networks) != 1 || a.flags.allNetworks() {
+		return nil, nil, usagef("--range is the range of one network: name that with --network")
+	}
+	name, dataDir := a.flags.networks[0], a.flags.dataDir
+	named := func(c cniconf.Network) bool { return c.Name == name }
+	if at := slices.IndexFunc(confs, named); at >= 0 && dataDir == hostlocal.DefaultDataDir {
+		dataDir = confs[at].DataDir
+	}
+	sets := make(map[bool][]map[string]string) // by whether they are of IPv6
+	for _, subnet := range a.flags.subnets {
+		v6 := strings.Contains(subnet, ":")
+		sets[v6] = append(sets[v6], map[string]string{"subnet": subnet})
+	}
+	text, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "type": "bridge",
+		"ipam": map[string]any{"type": "host-local", "dataDir": dataDir, "ranges": slices.Collect(maps.Values(sets))}})
+	if err != nil {
+		return nil, nil, err
+	}
+	networks, err := cniconf.Parse(text)
+	if err != nil {
+		return nil, nil, usagef("--range %s: %w", strings.Join(a.flags.subnets, ", "), err)
+	}
+	return append(slices.DeleteFunc(confs, named), networks...), unread, nil
 }
 
 // A dataDir is a data directory to check. If network is not empty, only that is looked at. Named says

@@ -188,6 +188,13 @@ func TestSituations(t *testing.T) {
 			"FULL: cbr0: 253 of 253 addresses reserved, 239 leaked, 14 in use", []string{"hostlocal-gc release --network cbr0", "Risk: no --source netns"}},
 		{"flannel: all in use (hazard 101)", func(b *bed) { b.flannel(); b.reserve(dir+"cbr0", 253, 253) }, flannel, 3,
 			"FULL: cbr0: 253 of 253 addresses reserved, all in use: the range is too small for what runs here", nil},
+		{"all in use but for one that is young; leaks of another family, and outside of the range", func(b *bed) {
+			b.conf("10-podnet.conflist", podnet, "bridge", `, "ranges": [[{"subnet": "10.244.1.0/24"}], [{"subnet": "fd00::/64"}]]`)
+			b.reserve(dir+"podnet", 253, 252)
+			must(t, os.Chtimes(dir+"podnet/10.244.1.254", time.Now(), time.Now()))
+			b.put(dir+"podnet/fd00::2", sandbox("x")+"\r\neth0")
+			b.put(dir+"podnet/10.9.0.2", sandbox("y")+"\r\neth0")
+		}, well, 3, "FULL: podnet: 253 of 253 addresses reserved, and 1 outside of the range, 2 leaked, 252 in use, 1 young: the range is too small", nil},
 		{"flannel's daemon has not written its range; what its plugin passed on has it (hazard 101)", func(b *bed) {
 			b.flannel()
 			b.reserve(dir+"cbr0", 253, 14)
@@ -258,6 +265,19 @@ func TestSituations(t *testing.T) {
 			must(t, os.Chtimes("/run/pods.json", time.Time{}, time.Now()))
 			b.args = "--source file:/run/pods.json"
 		}, well, 1, "UNKNOWN: podnet: 14 of 253 addresses reserved, 13 of owners that no source here knows, 1 in use", []string{"ask --source cri"}},
+		{"a later file has the network with a smaller range", func(b *bed) {
+			b.conf("10-podnet.conflist", podnet, "bridge", `, "subnet": "10.244.1.0/28"`)
+			b.reserve(dir+"podnet", 13, 13)
+			b.conf("99-old.conflist", podnet, "bridge", subnet)
+		}, func(b *bed) { well(b); b.conf("99-old.conflist", podnet, "bridge", `, "subnet": "10.244.1.0/28"`) }, 3,
+			"FULL: podnet: 13 of 13 addresses", nil},
+		{"two --range of a family are one set", func(b *bed) {
+			b.reserve(dir+"podnet", 13, 13)
+			b.args = "--network podnet --range 10.244.1.0/28"
+		}, func(b *bed) {
+			b.reserve(dir+"podnet", 13, 13)
+			b.args = "--network podnet --range 10.244.1.0/28 --range 10.244.2.0/24"
+		}, 3, "FULL: podnet: 13 of 13 addresses", nil},
 		{"files of NUL bytes after a power loss", func(b *bed) {
 			well(b)
 			for i := range 12 {

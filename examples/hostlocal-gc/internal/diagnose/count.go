@@ -49,17 +49,17 @@ const many = 16
 // A tally counts the reservations of a network.
 type tally struct {
 	network            string
-	reserved, outside  int // in all, and those in no known range
-	n                  [kinds]int
-	process            string   // whose namespace holds oneProcess
-	conflicts          []string // with the pods
-	items              []string // the foreign ones
-	namespaces         []string // without a process, that have a name
-	sandboxes          []string // that are not ready
-	runtimes, unspoken bool     // of the foreign ones: containers of other runtimes; a network of which nobody speaks
+	reserved, outside  int        // in all, and those in no known range
+	n, tight           [kinds]int // in all, and in the range set with the fewest addresses left
+	process            string     // whose namespace holds oneProcess
+	conflicts          []string   // with the pods
+	items              []string   // the foreign ones
+	namespaces         []string   // without a process, that have a name
+	sandboxes          []string   // that are not ready
+	runtimes, unspoken bool       // of the foreign ones: containers of other runtimes; a network of which nobody speaks
 	waits              gc.Reason
 	where              string  // " in DIR", unless that is where people look
-	size, left         float64 // of the range set with the fewest addresses left; size is 0 if unknown
+	size, left         float64 // of that range set; size is 0 if unknown
 }
 
 func (p *Place) count(network string) *tally {
@@ -68,7 +68,7 @@ func (p *Place) count(network string) *tally {
 		t.where = " in " + p.Report.DataDir
 	}
 	spaces := make(map[string]int)
-	var ips []netip.Addr
+	held := make(map[netip.Addr]kind)
 	for i := range p.Report.Reservations {
 		if e := &p.Report.Reservations[i]; e.Network == network && e.Verdict == gc.InUse && inNamespace(e) {
 			spaces[e.Pod.From()]++
@@ -80,15 +80,15 @@ func (p *Place) count(network string) *tally {
 			continue
 		}
 		t.reserved++
-		ips = append(ips, e.IP)
 		k := p.kindOf(e)
 		if k == inUse && inNamespace(e) && spaces[e.Pod.From()] >= many {
 			k, t.process = oneProcess, space(e.Pod.From())
 		}
 		t.n[k]++
+		held[e.IP] = k
 		t.note(e, k)
 	}
-	t.measure(p, ips)
+	t.measure(p, held)
 	return t
 }
 
@@ -167,8 +167,8 @@ func space(from string) string {
 	return strings.TrimPrefix(from, "netns: ")
 }
 
-func (t *tally) measure(p *Place, ips []netip.Addr) {
-	t.outside = len(ips)
+func (t *tally) measure(p *Place, held map[netip.Addr]kind) {
+	t.outside = len(held)
 	var all iprange.Set
 	for _, c := range p.Confs {
 		for _, set := range c.Ranges {
@@ -177,18 +177,19 @@ func (t *tally) measure(p *Place, ips []netip.Addr) {
 			}
 			all = append(all, set...)
 			size := set.Size()
-			left := size
-			for _, ip := range ips {
+			left, n := size, [kinds]int{}
+			for ip, k := range held {
 				if set.Has(ip) {
 					left--
+					n[k]++
 				}
 			}
 			if t.size == 0 || left < t.left {
-				t.size, t.left = size, left
+				t.size, t.left, t.tight = size, left, n
 			}
 		}
 	}
-	for _, ip := range ips {
+	for ip := range held {
 		if all.Has(ip) {
 			t.outside--
 		}

@@ -12,21 +12,19 @@ import (
 )
 
 // full returns the finding about a network that has no address left. It says what frees the largest
-// part.
+// part of the range set that is full. What starts or is young is no cause if more is in use.
 func (p *Place) full(c *tally) Finding {
 	f := Finding{Word: Full, Network: c.network, Text: c.used() + c.parts()}
-	if c.n[inUse] == c.reserved {
-		f.Text += ": the range is too small for what runs here"
-		return f
-	}
-	largest := leaked
-	for k := leaked; k < inUse; k++ {
-		if c.n[k] > c.n[largest] {
+	largest := leaked // they are freed at once, and pods start again
+	for k := leaked; k < inUse && c.tight[leaked] == 0; k++ {
+		passes := k == starting || k == young
+		if c.tight[k] > c.tight[largest] && !(passes && c.tight[k] < c.tight[inUse]) {
 			largest = k
 		}
 	}
-	if c.n[leaked] > 0 { // they are freed at once, and pods start again
-		largest = leaked
+	if c.tight[largest] == 0 {
+		f.Text += ": the range is too small for what runs here"
+		return f
 	}
 	switch largest {
 	case leaked:
