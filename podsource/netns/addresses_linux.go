@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,18 +25,17 @@ import (
 func (s *scan) readNetNS(ns int, where string) {
 	defer func() { _ = unix.Close(ns) }() // nothing was written through it
 	var stat unix.Stat_t
-	if err := unix.Fstat(ns, &stat); err != nil { // a thread may have changed its namespace
-		s.err = fmt.Errorf("the network namespace %s: %w", where, err)
-		return
-	}
-	s.within(fmt.Sprintf("network namespace %d", stat.Ino), func() { s.enterNetNS(ns, stat.Ino, where) })
+	err := unix.Fstat(ns, &stat) // a thread may have changed its namespace
+	s.within(fmt.Sprintf("network namespace %d", stat.Ino), func() {
+		s.noteNetNS(stat.Ino, where, cmp.Or(err, s.setns(ns, unix.CLONE_NEWNET)))
+	})
 }
 
-// enterNetNS notes the addresses of an open network namespace, and where it was found. If they
-// change meanwhile, there may be others (netlink.ErrDumpInterrupted). If the thread can't return
-// to its own namespace, it stays in the other one, and ends when the scan ends.
-func (s *scan) enterNetNS(ns int, inode uint64, where string) {
-	err := s.setns(ns, unix.CLONE_NEWNET)
+// noteNetNS notes the addresses of a network namespace that the thread has entered, unless err says
+// that it could not, and leaves it. If they change meanwhile, there may be others
+// (netlink.ErrDumpInterrupted). If the thread can't return to its own namespace, it stays in the
+// other one, and ends when the scan ends.
+func (s *scan) noteNetNS(inode uint64, where string, err error) {
 	defer func() { _ = s.setns(s.home, unix.CLONE_NEWNET) }()
 	var addresses []netlink.Addr
 	if err == nil {
@@ -52,7 +50,7 @@ func (s *scan) enterNetNS(ns int, inode uint64, where string) {
 	if len(s.opts.Networks) == 0 || inode == s.host {
 		return
 	}
-	interfaces, err := listInterfaces()
+	interfaces, err := netlink.LinkList() // a tenant can make that fail, or leave one without address
 	unaddressed := unaddressedOf(interfaces, addressed)
 	if err != nil {
 		unaddressed = fmt.Sprintf("interfaces that can't be listed (%v)", err)
@@ -63,105 +61,79 @@ func (s *scan) enterNetNS(ns int, inode uint64, where string) {
 }
 
 // listAddresses lists the IP addresses of the thread's network namespace, after
-// netlink.ErrDumpInterrupted not all. It lists each family by itself: in a dump of all families
-// the kernel forgets between two of them that the first was interrupted (rtnl_dump_all in its
-// net/core/rtnetlink.c sets prev_seq to 0).
-func listAddresses() (list []netlink.Addr, err error) {
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		messages, dumpErr := dump(unix.RTM_GETADDR, unix.RTM_NEWADDR, nl.NewIfAddrmsg(family))
-		err = cmp.Or(err, dumpErr)
-		for _, m := range messages {
-			header := nl.DeserializeIfAddrmsg(m)
-			a := netlink.Addr{LinkIndex: int(header.Index), Scope: int(header.Scope)}
-			attributes, parseErr := nl.ParseRouteAttr(m[header.Len():])
-			if parseErr != nil {
-				return nil, parseErr
-			}
-			for _, attr := range attributes { // IFA_ADDRESS beside IFA_LOCAL is the address of a peer
-				if kind := attr.Attr.Type; kind == unix.IFA_LOCAL || kind == unix.IFA_ADDRESS && a.IPNet == nil {
-					a.IPNet = &net.IPNet{IP: attr.Value}
-				}
-			}
-			list = append(list, a)
-		}
-	}
-	return list, err
-}
-
-// listInterfaces lists the interfaces of the thread's network namespace.
-func listInterfaces() (list []netlink.Link, err error) {
-	messages, err := dump(unix.RTM_GETLINK, unix.RTM_NEWLINK, nl.NewIfInfomsg(unix.AF_UNSPEC))
-	for _, m := range messages {
-		link, parseErr := netlink.LinkDeserialize(nil, m)
-		if parseErr != nil {
-			return nil, parseErr
-		}
-		list = append(list, link)
-	}
-	return list, err
-}
-
-// dump returns the messages of two dumps of the kernel, and whether the second was interrupted.
-// Its socket is connected to the kernel, so that no other can send to it: root of the network
-// namespace, a tenant, could make each listing fail (netlink_getsockbyportid).
+// netlink.ErrDumpInterrupted not all.
 //
-// The first one begins with a message of a page at most, the second with one of 32 KiB, since
-// by then the kernel knows how much is received at once (netlink_dump and netlink_recvmsg in its
-// net/netlink/af_netlink.c). So some 400 addresses are listed without any interruption. Between
-// two messages the kernel may skip an address and not notice: it counts a change only after the
-// list has changed (fib_inetaddr_event in its net/ipv4/fib_frontend.c).
-func dump(request, answer int, data nl.NetlinkRequestData) (messages [][]byte, err error) {
+// It lists each family by itself: in a dump of all families the kernel forgets between two of them
+// that the first was interrupted (rtnl_dump_all in its net/core/rtnetlink.c sets prev_seq to 0). It
+// lists each twice: the messages of the first dump have a page at most, later ones 32 KiB, since by
+// then the kernel knows how much is received at once (netlink_dump and netlink_recvmsg in its
+// net/netlink/af_netlink.c). So some 400 addresses come in one message. Between two messages the
+// kernel may skip an address and not notice: it counts a change only after the list has changed
+// (fib_inetaddr_event in its net/ipv4/fib_frontend.c).
+//
+// The socket is connected to the kernel, so that no other can send to it: root of the network
+// namespace, a tenant, could make each listing fail (netlink_getsockbyportid).
+func listAddresses() (list []netlink.Addr, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return nil, err
 	}
 	defer func() { _ = unix.Close(fd) }() // it was only read
-	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, os.NewSyscallError("connect", err)
-	}
-	req := nl.NewNetlinkRequest(request, unix.NLM_F_DUMP)
-	req.AddData(data)
-	for range 2 {
-		if _, err = unix.Write(fd, req.Serialize()); err != nil {
-			return nil, os.NewSyscallError("write", err)
+	err = unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	var interrupted error
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6, netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		request.AddData(nl.NewIfAddrmsg(family))
+		if err == nil {
+			_, err = unix.Write(fd, request.Serialize())
 		}
-		if messages, err = receive(fd, uint16(answer), messages); err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return nil, err
+		for done := false; err == nil && !done; {
+			var messages []syscall.NetlinkMessage
+			messages, err = receive(fd)
+			for _, m := range messages {
+				if m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
+					interrupted = netlink.ErrDumpInterrupted
+				}
+				switch m.Header.Type {
+				case unix.RTM_NEWADDR:
+					a, parseErr := addressIn(m)
+					list, err = append(list, a), cmp.Or(err, parseErr)
+				case unix.NLMSG_DONE, unix.NLMSG_ERROR: // with an error number, negative
+					if done = true; len(m.Data) >= 4 && nl.NativeEndian().Uint32(m.Data) != 0 {
+						err = unix.Errno(-nl.NativeEndian().Uint32(m.Data))
+					}
+				}
+			}
 		}
 	}
-	return messages, err
+	return list, cmp.Or(err, interrupted)
 }
 
-// receive appends the messages of one dump.
-func receive(fd int, kind uint16, messages [][]byte) (_ [][]byte, interrupted error) {
-	for {
-		buf := make([]byte, nl.RECEIVE_BUFFER_SIZE) // the messages lie in it
+// receive returns the next messages of the kernel. Another one may have sent to the socket before
+// it was connected.
+func receive(fd int) ([]syscall.NetlinkMessage, error) {
+	for buf := make([]byte, nl.RECEIVE_BUFFER_SIZE); ; {
 		n, from, err := unix.Recvfrom(fd, buf, 0)
 		if err != nil {
-			return nil, os.NewSyscallError("recvfrom", err)
+			return nil, err
 		}
-		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 { // sent before the socket was connected
-			continue
-		}
-		parsed, err := syscall.ParseNetlinkMessage(buf[:n])
-		if err != nil {
-			return nil, fmt.Errorf("parsing the kernel's answer: %w", err)
-		}
-		for _, m := range parsed {
-			if m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
-				interrupted = netlink.ErrDumpInterrupted
-			}
-			switch m.Header.Type {
-			case kind:
-				messages = append(messages, m.Data)
-			case unix.NLMSG_DONE, unix.NLMSG_ERROR: // with an error number, negative
-				if len(m.Data) >= 4 && nl.NativeEndian().Uint32(m.Data) != 0 {
-					return nil, unix.Errno(-nl.NativeEndian().Uint32(m.Data))
-				}
-				return messages, interrupted
-			}
+		if sender, ok := from.(*unix.SockaddrNetlink); ok && sender.Pid == nl.PidKernel {
+			return syscall.ParseNetlinkMessage(buf[:n])
 		}
 	}
+}
+
+// addressIn returns the address in a message of the kernel. It may have none.
+func addressIn(m syscall.NetlinkMessage) (a netlink.Addr, err error) {
+	header := nl.DeserializeIfAddrmsg(m.Data)
+	a.LinkIndex, a.Scope = int(header.Index), int(header.Scope)
+	attributes, err := syscall.ParseNetlinkRouteAttr(&m)
+	for _, attr := range attributes { // IFA_ADDRESS beside IFA_LOCAL is the address of a peer
+		if kind := attr.Attr.Type; kind == unix.IFA_LOCAL || kind == unix.IFA_ADDRESS && a.IPNet == nil {
+			a.IPNet = &net.IPNet{IP: attr.Value}
+		}
+	}
+	return a, err
 }
 
 // addressesOf returns IP addresses except loopback and link-local ones, and the interfaces that

@@ -35,9 +35,8 @@ type cniADD struct {
 func (s *scan) readEnvironment(pid, dir string) {
 	var text []byte
 	s.anyThread(pid, dir, func(dir string) bool {
-		if inode, ok := s.nsInode(dir, "/ns/net"); ok {
-			s.withProcess[inode] = true
-		}
+		inode, _ := s.nsInode(dir, "/ns/net")
+		s.withProcess[inode] = true
 		text = s.read(dir, "/environ")
 		return len(text) > 0 // else it has ended, or is a kernel thread, or was started without one
 	})

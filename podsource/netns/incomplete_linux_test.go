@@ -273,49 +273,42 @@ func TestListingIsDisturbed(t *testing.T) {
 		return
 	}
 	const before, live = 48, "10.9.9.9" // with 127.0.0.1 they fill the kernel's first message; those of scope link come before it
-	var ips []string
+	ips := []string{live}
 	for i := range before {
 		ips = append(ips, fmt.Sprintf("169.254.0.%d", i+1))
 	}
-	pid, _ := startPod(t, append(ips, live)...)
-	for _, row := range []struct {
-		reason string
-		begin  func() (again func() error, err error)
-	}{
-		{"an address comes and goes", func() (func() error, error) {
+	pid, _ := startPod(t, ips...)
+	var ended atomic.Bool
+	for reason, disturb := range map[string]func() error{
+		"an address comes and goes": func() error {
 			lo, err := netlink.LinkByName("lo")
-			h, handleErr := netlink.NewHandle()
 			first := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(169, 254, 0, 1).To4(), Mask: net.CIDRMask(32, 32)}, Scope: unix.RT_SCOPE_LINK}
-			return func() error { return errors.Join(h.AddrDel(lo, first), h.AddrAdd(lo, first)) }, errors.Join(err, handleErr)
-		}},
-		{"it sends to the socket", func() (func() error, error) {
+			for h, handleErr := netlink.NewHandle(); err == nil && !ended.Load(); {
+				err = errors.Join(handleErr, h.AddrDel(lo, first), h.AddrAdd(lo, first))
+			}
+			return err
+		},
+		"it sends to the socket": func() error {
 			fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-			port := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: uint32(os.Getpid())} // the first free one
-			return func() error {
-				_ = unix.Sendto(fd, make([]byte, unix.NLMSG_HDRLEN), 0, port)
-				return nil
-			}, errors.Join(err, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: 1 << 20}))
-		}},
+			err = errors.Join(err, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: 1 << 20}))
+			for err == nil && !ended.Load() { // the first free port is the process's number
+				_ = unix.Sendto(fd, make([]byte, unix.NLMSG_HDRLEN), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: uint32(os.Getpid())})
+			}
+			return errors.Join(err, unix.Close(fd))
+		},
 	} {
-		var ended atomic.Bool
-		begun, stopped := make(chan bool), make(chan bool)
+		ended.Store(false)
+		stopped := make(chan bool)
 		go func() {
 			defer close(stopped)
-			inPodNetNS(t, pid, func() error {
-				again, err := row.begin()
-				for close(begun); err == nil && !ended.Load(); {
-					err = again()
-				}
-				return err
-			})
+			inPodNetNS(t, pid, disturb)
 		}()
-		<-begun
 		inPodNetNS(t, pid, func() error {
 			for range 2000 {
 				list, err := listAddresses()
 				ips, _ := addressesOf(list)
 				if !errors.Is(err, netlink.ErrDumpInterrupted) && (err != nil || !slices.Contains(ips, netip.MustParseAddr(live))) {
-					return fmt.Errorf("%s: got %d addresses, want %s among them; %v", row.reason, len(ips), live, err)
+					return errors.Join(fmt.Errorf("%s: got %v, want %s", reason, ips, live), err)
 				}
 			}
 			return nil

@@ -78,9 +78,6 @@ func (s *scan) readMounts(dir string) bool {
 		return true
 	}
 	what := fmt.Sprintf("the mounts below root %d:%d", id.mount, id.inode) // that other processes see, too
-	if id.mount == 0 {
-		what = "the mounts of " + dir
-	}
 	late, text := true, []byte(nil)
 	s.within(what, func() { late, text = false, s.read(dir, "/mountinfo") })
 	if len(text) == 0 {

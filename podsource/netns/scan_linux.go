@@ -106,7 +106,7 @@ func (s *scan) processes() {
 	moved := false
 	for inode := range s.withProcess {
 		_, found := s.found[inode]
-		moved = moved || !found
+		moved = moved || !found && inode != 0 // 0 could not be read
 	}
 	maps.DeleteFunc(s.readRoots, func(_ processRoot, none bool) bool { return !none || moved })
 	maps.DeleteFunc(s.found, func(inode uint64, _ podsource.Pod) bool { return !s.whole[inode] })
@@ -145,10 +145,8 @@ func (s *scan) pids() []string {
 // before the others.
 func (s *scan) readNamespaces(pid, dir string) {
 	for _, thread := range s.threads(dir) {
-		inode, ok := s.nsInode(thread, "/ns/net")
-		if ok {
-			s.withProcess[inode] = true
-		}
+		inode, _ := s.nsInode(thread, "/ns/net")
+		s.withProcess[inode] = true
 		if s.whole[inode] {
 			continue
 		}
