@@ -46,8 +46,7 @@ func addsInFlight(t testing.TB, ctx context.Context, s *Source) (ids []string) {
 	return ids
 }
 
-// TestEnvironments checks which containers an environment names, that what is no variable of an
-// ADD is not copied, and that a longer environment than is read may be that of an ADD.
+// Which containers an environment names. Of other variables none is copied. A long one may be of an ADD.
 func TestEnvironments(t *testing.T) {
 	for _, row := range []struct {
 		reason, text string
@@ -80,9 +79,8 @@ func TestEnvironments(t *testing.T) {
 	if n := testing.AllocsPerRun(10, func() { parseADD(many) }); n > 10 {
 		t.Errorf("%v variables of 100 were copied", n)
 	}
-	long := map[string]string{"environ": strings.Repeat("x", maxEnvironment), "ns/pid": "link:pid:[5]"}
 	for pidNS, want := range map[uint64]int{5: 1, 6: 0} { // in the node's PID namespace, and in a tenant's
-		s := scanOf(t, procOf(t, long))
+		s := scanOf(t, procOf(t, map[string]string{"environ": strings.Repeat("x", maxEnvironment), "ns/pid": "link:pid:[5]"}))
 		s.pidNS = pidNS
 		if s.readEnvironment("7", s.opts.Proc+"/7"); len(s.late) != want || s.err != nil {
 			t.Errorf("the node's PID namespace is %d: got %v, want %d, error %v", pidNS, s.late, want, s.err)

@@ -218,8 +218,7 @@ func TestHazard91MountThatHangs(t *testing.T) {
 	seesSome(t, s, "the file system is gone", true, "10.0.0.2", "10.0.0.3", "10.0.0.4")
 }
 
-// Many processes are in one slow network namespace, which is given up once in a call. It returns
-// then.
+// Many processes are in one slow network namespace, which is given up once in a call, and returns.
 //
 // Guard: [scan.readNetNS] is about the namespace, and [scan.within] does not repeat what the call
 // gave up.
@@ -229,13 +228,9 @@ func TestHazard91NamespaceThatHangs(t *testing.T) {
 	}
 	startPod(t, "10.0.0.2")
 	pid, _ := startPod(t, "10.0.0.3")
-	for range 3 {
-		enter(t, pid, &syscall.SysProcAttr{})
-	}
-	slow, err := netNSOf(fmt.Sprintf("/proc/%d", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	enter(t, pid, &syscall.SysProcAttr{})
+	enter(t, pid, &syscall.SysProcAttr{})
+	slow, _ := netNSOf(fmt.Sprintf("/proc/%d", pid))
 	s := nested(t)
 	s.patience = 500 * time.Millisecond
 	var entered atomic.Int32
@@ -257,26 +252,20 @@ func TestHazard91NamespaceThatHangs(t *testing.T) {
 // Many processes see the same mounts, which take long to read: they are given up once.
 func TestMountsThatHang(t *testing.T) {
 	proc := procOf(t, map[string]string{"root": "link:/", "../8/root": "link:/", "task/7/x": "", "../8/task/8/x": ""})
-	fifos := []string{proc + "/7/mountinfo", proc + "/8/mountinfo"}
-	if err := errors.Join(unix.Mkfifo(fifos[0], 0o600), unix.Mkfifo(fifos[1], 0o600)); err != nil {
+	pipe := proc + "/7/mountinfo"
+	if err := errors.Join(unix.Mkfifo(pipe, 0o600), os.Link(pipe, proc+"/8/mountinfo")); err != nil {
 		t.Fatal(err)
 	}
 	s := scanOf(t, proc).Source
 	for i := range 2 {
 		sc := s.newScan(t.Context())
-		hangs, err := sc.watch(t.Context(), 500*time.Millisecond, func() error {
-			sc.processes()
-			return sc.err
-		})
+		hangs, err := sc.watch(t.Context(), 500*time.Millisecond, func() error { sc.processes(); return sc.err })
 		if hangs != (i == 0) || err != nil || hanging(s) != 1 || !hangs && len(sc.late) != 1 {
 			t.Errorf("reading %d: hangs: %t, %v, and %d readings hang, want one", i, hangs, err, hanging(s))
 		}
 	}
-	for _, fifo := range fifos {
-		fd, err := unix.Open(fifo, unix.O_RDWR|unix.O_CLOEXEC, 0) // its reader ends when it is closed
-		if err := errors.Join(err, unix.Close(fd)); err != nil {
-			t.Error(err)
-		}
+	if err := os.WriteFile(pipe, nil, 0o600); err != nil { // its reader ends
+		t.Error(err)
 	}
 	eventually(t, "the reading returns", func() bool { return hanging(s) == 0 })
 }

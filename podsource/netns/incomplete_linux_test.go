@@ -272,9 +272,9 @@ func TestListingIsDisturbed(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	const before, live = 48, "10.9.9.9" // with 127.0.0.1 they fill the kernel's first message; those of scope link come before it
+	const live = "10.9.9.9"
 	ips := []string{live}
-	for i := range before {
+	for i := range 48 { // with 127.0.0.1 they fill the kernel's first message, as those of scope link come before the live one
 		ips = append(ips, fmt.Sprintf("169.254.0.%d", i+1))
 	}
 	pid, _ := startPod(t, ips...)

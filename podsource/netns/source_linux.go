@@ -62,7 +62,9 @@ func New(opts Options) (*Source, error) {
 // has what was found, if a process can't be read in time: if its memory is locked by a
 // mount that hangs (hazard 91), or its threads start and end all the time; if a network
 // namespace or the mounts below a root can't; or if a process in the node's PID namespace has
-// an environment of 1 MiB or more. Its Note names it. It does not declare the addresses alone if namespaces appeared faster
+// an environment of 1 MiB or more. Its Note names it.
+//
+// It does not declare the addresses alone if namespaces appeared faster
 // than they could be read, if the addresses of one changed faster than they could be
 // listed, if one is mounted where a file system does not let it be opened (FUSE) and
 // was not found elsewhere, or if the mounts of a process are more than 8 MiB of text.
