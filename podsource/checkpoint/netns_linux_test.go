@@ -288,6 +288,12 @@ func (d during) Err() error {
 	return d.Context.Err()
 }
 
+// Value is what context.Cause asks for before Go 1.25.
+func (d during) Value(key any) any {
+	d.do()
+	return d.Context.Value(key)
+}
+
 // The processes of the node can't all be seen: then no namespace has ended, and the answer says why. On a node that is itself a
 // container, as in kind, they can once a container runs.
 //
