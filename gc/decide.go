@@ -177,6 +177,9 @@ func (s *snapshot) judgeUnclaimed(r *candidate, o *owners) decision {
 	if other, ok := o.held[r.ContainerID]; ok {
 		return other
 	}
+	if of := s.opts.OwnADD.ContainerID; of != "" && r.ContainerID == of && !s.isOwn(r) {
+		return kept(ContainerLive, nil) // the caller executes an ADD for it, which the sources leave out
+	}
 	if o.unreadable {
 		return decision{reason: SiblingUnreadable, in: s.opts.MinAge}
 	}

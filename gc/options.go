@@ -51,7 +51,8 @@ type Options struct {
 	// ADD, as an IPAM plugin does. What is reserved for it is of an ADD that has ended, from
 	// before a crash or a reboot. In a pass whose sources see every ADD in flight and every
 	// address, a reservation for it needs no age (R5), and a cache's entry from before the
-	// boot does not hold it (R4). The sources must not name the caller's own ADD.
+	// boot does not hold it (R4). The sources must not name the caller's own ADD. All else
+	// that is reserved for its container is kept, since the container lives.
 	OwnADD podsource.Attachment
 	// Only, if set, reports whether a leaked reservation may be released. Those for
 	// which it returns false are reported as Leaked. It is called for each leak

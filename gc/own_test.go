@@ -12,7 +12,7 @@ import (
 )
 
 // What an earlier ADD reserved for the attachment of Options.OwnADD needs no age, if nothing else
-// keeps it.
+// keeps it. All else that its container has is in use.
 func TestOwnADD(t *testing.T) {
 	own := podsource.Attachment{Network: "podnet", ContainerID: "c0ffee", IfName: "eth0"}
 	seen := netnsAnswer()
@@ -32,8 +32,8 @@ func TestOwnADD(t *testing.T) {
 		{"nothing has it", own, [][]podsource.Answer{{seen}}, ReleasedLeak},
 		{"no ADD is the caller's", podsource.Attachment{Network: "podnet", IfName: "eth0"}, [][]podsource.Answer{{seen}}, TooYoung},
 		{"it is another container's", podsource.Attachment{Network: "podnet", ContainerID: "c0ffee2", IfName: "eth0"}, [][]podsource.Answer{{seen}}, TooYoung},
-		{"it is another interface's", podsource.Attachment{Network: "podnet", ContainerID: "c0ffee", IfName: "net1"}, [][]podsource.Answer{{seen}}, TooYoung},
-		{"it is another network's", podsource.Attachment{Network: "second", ContainerID: "c0ffee", IfName: "eth0"}, [][]podsource.Answer{{seen}}, TooYoung},
+		{"it is another interface's", podsource.Attachment{Network: "podnet", ContainerID: "c0ffee", IfName: "net1"}, [][]podsource.Answer{{seen}}, ContainerLive},
+		{"it is another network's", podsource.Attachment{Network: "second", ContainerID: "c0ffee", IfName: "eth0"}, [][]podsource.Answer{{seen}}, ContainerLive},
 		{"ADDs are not seen", own, [][]podsource.Answer{{blind}}, TooYoung},
 		{"its address is configured", own, [][]podsource.Answer{{seen, netnsAnswer(configured("10.0.0.2"))}}, AddressClaimed},
 		{"another process serves it", own, [][]podsource.Answer{{seen, serves}}, ContainerLive},

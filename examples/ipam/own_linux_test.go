@@ -224,15 +224,16 @@ func TestHazard72KeepsItsOwnBetweenPlugins(t *testing.T) {
 	}
 }
 
-// Reservations of the same container for another interface or network stay.
+// Reservations of the same container for another interface or network stay, however old they are.
 func TestOwnIsNoOther(t *testing.T) {
 	n := newTestNode(t)
-	n.reserve(address(0), container, time.Minute)
-	n.write(n.file(address(1)), container+"\r\nnet1", time.Minute)
-	n.write(n.file(address(2)), container, time.Minute) // as host-local before 0.8.0 wrote it
-	n.write(n.dataDir()+"/othernet/10.8.0.2", container+"\r\neth0", time.Minute)
-	n.Make(container)
-	if got := n.call(call{command: "ADD", id: container}); got.code != 0 {
+	id := sandbox("gone") // of the form of a runtime's
+	n.reserve(address(0), id, old)
+	n.write(n.file(address(1)), id+"\r\nnet1", old)
+	n.write(n.file(address(2)), id, old) // as host-local before 0.8.0 wrote it
+	n.write(n.dataDir()+"/othernet/10.8.0.2", id+"\r\neth0", old)
+	n.Make(id)
+	if got := n.call(call{command: "ADD", id: id}); got.code != 0 {
 		t.Fatal(got.out)
 	}
 	if left := n.reserved(); len(left) != 3 || !cnitest.Exists(n.file(address(1))) || !cnitest.Exists(n.dataDir()+"/othernet/10.8.0.2") {

@@ -101,6 +101,8 @@ var decideGuards = []guard{
 		"!byTimestamp && known && ", "!byTimestamp && (known || true) && "},
 	{"R3", "68", "an unreadable possible sibling keeps reservations whose container no source names", "TestHazard68OneFileCanNotBeRead", "gc/decide.go",
 		"	if o.unreadable {", "	if false {"},
+	{"R3", "", "the container of the caller's own ADD lives", "TestOwnADD", "gc/decide.go",
+		"	if of := s.opts.OwnADD.ContainerID; of != \"\" && r.ContainerID == of && !s.isOwn(r) {", "	if false {"},
 	{"R5", "04 14", "a young reservation is kept", "TestCases/04-starting-pods", "gc/decide.go",
 		"a.least < need &&", "a.least < 0 &&"},
 	{"R5", "65 71", "a MinAge below L counts only with two complete looks", "TestCases/77-minimum-age TestCases/72-two-looks", "gc/decide.go",
