@@ -63,6 +63,6 @@ func (r *request) explain(err error) string {
 			"where only the program that executes the plugin has a PID namespace of its own, give it the node's", settingsFile)
 	}
 	return fmt.Sprintf(`nothing shows that process 1, as this plugin sees it, is the node's, in spite of "nested", so nothing is released: `+
-		"the runtime has not mounted CNI_NETNS (%s) there, and no process is in a container. "+
+		"the runtime has not mounted CNI_NETNS (%s) for it alone, and no process is in a container. "+
 		"Give the program that executes the plugin the node's PID namespace", os.Getenv("CNI_NETNS"))
 }

@@ -129,21 +129,24 @@ func cleanNetNS(p string) string {
 }
 
 // mountedByRuntime reports whether a network namespace is mounted at a path in the mount namespace
-// of process 1, which is not this process, and was not propagated there from another one (proc(5),
-// "master" in mountinfo). Then the runtime mounted it there, and process 1 is the runtime's. A pod
-// that executes plugins, such as Multus' daemon, has such mounts from its node.
-func mountedByRuntime(netNS string) bool {
+// of process 1, which is not this process, and no other mount namespace has received or made that
+// mount (proc(5), "master" and "shared" in mountinfo). Then the runtime mounted it there, and process 1
+// is the runtime's. A pod that executes plugins, such as Multus' daemon, shares such mounts with its
+// node. In k3d /run and /var/run are two directories.
+func mountedByRuntime(netNS string) (there bool) {
 	text, err := os.ReadFile("/proc/1/mountinfo")
 	if err != nil || os.Getpid() == 1 {
 		return false
 	}
 	for line := range strings.Lines(string(text)) {
 		mount, of, _ := strings.Cut(line, " - ")
-		if fields := strings.Fields(mount); strings.HasPrefix(of, "nsfs ") && len(fields) > 4 && fields[4] == cleanNetNS(netNS) {
-			return !strings.Contains(mount, " master:")
+		if fields := strings.Fields(mount); strings.HasPrefix(of, "nsfs ") && len(fields) > 4 && cleanNetNS(fields[4]) == cleanNetNS(netNS) {
+			if there = !strings.Contains(mount, " master:") && !strings.Contains(mount, " shared:"); !there {
+				return false
+			}
 		}
 	}
-	return false
+	return there
 }
 
 // otherProcess describes a process that serves the container of this ADD. It ignores this process

@@ -163,6 +163,10 @@ func hanging(t testing.TB) string {
 func TestNestedNode(t *testing.T) {
 	const mount = "touch /run/netns/a; unshare --net=/run/netns/a true; "
 	inside := []string{"--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}
+	pod := func(propagation string) string {
+		return "mount --make-shared /run; exec 9</proc/self/ns/mnt; unshare --mount --propagation " + propagation +
+			` --pid --fork --kill-child --mount-proc sh -c 'nsenter --mount=/proc/self/fd/9 sh -c "` + mount + `"; "$0"; exit $?' "$0"`
+	}
 	for _, row := range []struct {
 		reason, gc, script string
 		unshare            []string
@@ -171,9 +175,10 @@ func TestNestedNode(t *testing.T) {
 		{"as in k3d", `{"nested":true}`, mount + `"$0"; exit $?`, inside, ""},
 		{"the settings do not say so", `{}`, mount + `"$0"; exit $?`, inside, `set \"nested\" in \"gc\"`},
 		{"the runtime has mounted nothing", `{"nested":true}`, `"$0"; exit $?`, inside, "nothing shows that process 1"},
-		{"in a pod that has its node's mounts", `{"nested":true}`, "mount --make-shared /run; exec 9</proc/self/ns/mnt; " +
-			`unshare --mount --propagation slave --pid --fork --kill-child --mount-proc sh -c 'nsenter --mount=/proc/self/fd/9 sh -c "` +
-			mount + `"; "$0"; exit $?' "$0"`, []string{"--mount"}, "nothing shows that process 1"},
+		{"as in k3d, where /var/run is no link", `{"nested":true}`, "mount -t tmpfs var /var; mkdir -p /var/run/netns; touch /var/run/netns/a; " +
+			`unshare --net=/var/run/netns/a true; CNI_NETNS=/var/run/netns/a "$0"; exit $?`, inside, ""},
+		{"in a pod that has its node's mounts", `{"nested":true}`, pod("slave"), []string{"--mount"}, "nothing shows that process 1"},
+		{"in a pod that shares its mounts with its node", `{"nested":true}`, pod("unchanged"), []string{"--mount"}, "nothing shows that process 1"},
 		{"the plugin is process 1", `{"nested":true}`, mount + `exec "$0"`, inside, "nothing shows that process 1"},
 		{"in a user namespace", `{"nested":true}`, `"$0"`, []string{"--user", "--map-root-user"}, "rootless networks are not supported"},
 	} {
