@@ -39,8 +39,8 @@ type result struct {
 const passPause = 2 * time.Second
 
 // sharedPass makes a pass, or uses the result of another ADD's. A pass that released something after
-// the failed try began justifies another try. A pass that began after it answers for this ADD, too,
-// if that wants any address. So concurrent ADDs that fail share one pass.
+// the failed try began justifies another try. A pass that began after it answers for this ADD, too.
+// So concurrent ADDs that fail share one pass.
 func (r *request) sharedPass(ctx context.Context, why failure, ip netip.Addr) (again bool, err error) {
 	lock, err := lockPasses(ctx, r.conf)
 	if err != nil {
@@ -51,7 +51,7 @@ func (r *request) sharedPass(ctx context.Context, why failure, ip netip.Addr) (a
 	switch began := time.Duration(r.add.Began); {
 	case last.Released > 0 && last.End >= began:
 		return true, nil
-	case last.End > 0 && last.Begin >= began && why == exhausted:
+	case last.End > 0 && last.Begin >= began:
 		r.said = append(r.said, "another ADD's answer: "+last.Text)
 		return false, nil
 	}

@@ -130,8 +130,8 @@ func (n *testNode) lock() *passLock {
 	return lock
 }
 
-// An ADD that waited for another's pass uses its result, depending on when the pass began and
-// ended.
+// ADDs that waited for another's pass use its result, depending on when the pass began and ended,
+// whether they request an address or not.
 func TestUsesTheResultOfAnother(t *testing.T) {
 	const before, after = -time.Hour, time.Duration(0)
 	for _, row := range []struct {
@@ -139,29 +139,36 @@ func TestUsesTheResultOfAnother(t *testing.T) {
 		begin, end time.Duration // of the last pass, relative to a time after the failed try
 		released   int
 		boot       string
-		passes     int // passes of this ADD
+		passes     int // passes of these ADDs
 		want       string
 	}{
 		{"it began after this try, and released nothing", after, after, 0, "", 0, "another ADD's answer: nothing"},
-		{"it began before this try, and released nothing", before, after, 0, "", 1, "253 young"},
-		{"it ended before this try", before, before, 5, "", 1, "253 young"},
-		{"it released something, which is taken again", before, after, 5, "", 1, "253 young"},
-		{"it belongs to another boot", after, after, 0, "another", 1, "253 young"},
-		{"it is from the future", time.Hour, time.Hour, 0, "", 1, "253 young"},
+		{"it began before this try, and released nothing", before, after, 0, "", 1, "young"},
+		{"it ended before this try", before, before, 5, "", 1, "young"},
+		{"it released something, which is taken again", before, after, 5, "", 1, "young"},
+		{"it belongs to another boot", after, after, 0, "another", 1, "young"},
+		{"it is from the future", time.Hour, time.Hour, 0, "", 1, "young"},
 	} {
 		n := newTestNode(t)
 		n.fill(0)
 		lock := n.lock()
 		ended := make(chan outcome)
-		go func() { ended <- n.call(call{command: "ADD", id: "a"}) }()
-		cnitest.Until(n.t, "the plugin waits for the lock", func() bool { return awaited(t, lock.file) == 1 })
+		for _, args := range []string{"", "IgnoreUnknown=1;IP=" + address(0)} {
+			go func() { ended <- n.call(call{command: "ADD", id: "a" + args[:min(1, len(args))], args: args}) }()
+		}
+		cnitest.Until(n.t, "the plugins wait for the lock", func() bool { return awaited(t, lock.file) == 2 })
 		now := sinceBoot()
 		if err := lock.write(&result{BootID: lock.boot + row.boot, Begin: now + row.begin, End: now + row.end, Released: row.released, Text: "nothing"}); err != nil {
 			t.Fatal(err)
 		}
 		lock.unlock()
-		if got := <-ended; got.code == 0 || !strings.Contains(got.out, row.want) || n.result().Passes != row.passes {
-			t.Errorf("%s: %d passes: %s", row.reason, n.result().Passes, got.out)
+		for _, got := range []outcome{<-ended, <-ended} {
+			if got.code == 0 || !strings.Contains(got.out, row.want) {
+				t.Errorf("%s: %s", row.reason, got.out)
+			}
+		}
+		if passes := n.result().Passes; passes != row.passes {
+			t.Errorf("%s: %d passes", row.reason, passes)
 		}
 	}
 }
