@@ -85,12 +85,11 @@ func (r *request) answer(p *pass, why failure, ip netip.Addr) (again bool) {
 		}
 		kept = append(kept, fmt.Sprintf("%v is %s: %s (%s)", e.IP, e.Verdict, e.Reason.Text(), holder))
 	}
-	if why == exhausted || len(kept) == 0 && r.gone { // host-local found it where no reservation is
+	if why == exhausted || len(kept) == 0 { // host-local found it where no reservation is, or it was removed
 		kept = []string{p.text}
 	}
-	r.gone = len(kept) == 0 // another process has removed it
 	r.said = append(r.said, kept...)
-	return r.gone
+	return false
 }
 
 // describe summarizes a pass in one sentence.

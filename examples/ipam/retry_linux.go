@@ -36,8 +36,9 @@ func run() int {
 	return add.Code
 }
 
-// retry repeats an ADD as long as its cause can be removed, and its time is not over. The last
-// failure has the results of the passes in its details.
+// retry repeats an ADD as long as its cause can be removed, and its time is not over. Once it
+// can't, a last try follows: meanwhile a DEL may have freed an address. The last failure has the
+// results of the passes in its details.
 func retry(add *front.ADD) {
 	r := &request{began: time.Now(), add: add}
 	defer r.flushLog()
@@ -46,14 +47,14 @@ func retry(add *front.ADD) {
 		r.own, r.store = ownADD(r.conf.network), hostlocal.New(r.conf.dataDir)
 		r.source, err = newSource(r.conf)
 	}
-	for err == nil {
+	for again := true; err == nil; {
 		why, ip := failureIn(add)
-		if why == other {
+		if why == other || !again {
 			break
 		}
-		var again bool
-		if again, err = r.removeCause(why, ip); err != nil || !again {
-			break
+		var cause error
+		if again, cause = r.removeCause(why, ip); cause != nil {
+			r.said = append(r.said, r.explain(cause))
 		}
 		if time.Since(r.began) > r.conf.timeout {
 			err = fmt.Errorf("the time of this ADD, %v, is over", r.conf.timeout)
@@ -64,7 +65,9 @@ func retry(add *front.ADD) {
 			add.Out = errorOf("the plugin that asked for an address has ended, so none was reserved")
 			break
 		}
-		err = add.Try()
+		if err := add.Try(); err != nil {
+			add.Out, add.Code = errorOf(err.Error()), 1
+		}
 	}
 	if err != nil {
 		r.said = append(r.said, r.explain(err))
@@ -82,7 +85,6 @@ type request struct {
 	conf   *config
 	store  *hostlocal.Store
 	source podsource.Source
-	gone   bool     // the last pass did not find what stood in the way
 	said   []string // for the details of the error
 	lines  []string // of the log
 }

@@ -173,6 +173,26 @@ func TestUsesTheResultOfAnother(t *testing.T) {
 	}
 }
 
+// An address that a DEL frees while an ADD waits is used, although the pass releases nothing. If
+// host-local is killed in that try, there is an error.
+func TestFreedMeanwhile(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		n := newTestNode(t)
+		n.fill(0)
+		n.installIn(t.TempDir(), "hostlocal-gc-ipam")
+		lock := n.lock()
+		ended := make(chan outcome)
+		mustWrite(t, n.bin+"/host-local", fmt.Sprintf("#!/bin/sh\nif %t && test ! -e %s; then kill -9 $$; fi; exec %s/host-local\n", killed, n.file(address(0)), bin))
+		go func() { ended <- n.call(call{command: "ADD", id: "a"}) }()
+		cnitest.Until(n.t, "the plugin waits for the lock", func() bool { return awaited(t, lock.file) == 1 })
+		n.mustRemove(n.file(address(0)))
+		lock.unlock()
+		if got := <-ended; (got.code == 0) == killed || killed != strings.Contains(errorMessage([]byte(got.out)), "killed") {
+			t.Errorf("killed: %t, code %d: %s", killed, got.code, got.out)
+		}
+	}
+}
+
 // An ADD waits for another's pass until its own time is over. A lock file that was removed meanwhile
 // is ignored: others have made and locked a new one. A plugin whose parent has ended does not try
 // again: nobody would read the address.
