@@ -52,11 +52,11 @@ func withDetails(text []byte, said []string) []byte {
 // explain rewords an error of the kernel's source, which is written for agents, for users of the plugin.
 func (r *request) explain(err error) string {
 	switch {
-	case !errors.Is(err, fs.ErrPermission) && !strings.Contains(err.Error(), "process 1"):
-		return err.Error()
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Sprintf("this plugin can't inspect all processes of the node, so nothing is released: it needs all capabilities of process 1, "+
 			"rootless networks are not supported, and SELinux or AppArmor may deny access (%v)", err)
+	case !errors.Is(err, errNoNode):
+		return err.Error()
 	case !r.conf.nested:
 		return fmt.Sprintf("process 1, as this plugin sees it, is not the machine's, so the node's processes may not be seen, and nothing is released: "+
 			`where the node is itself a container, set "nested" in "gc" of "ipam" or in %s beside the plugin; `+

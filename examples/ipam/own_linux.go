@@ -34,8 +34,9 @@ func ownADD(network string) podsource.Attachment {
 // A kernel is what the kernel knows, as this ADD sees it.
 type kernel struct {
 	*netns.Source
-	own   podsource.Attachment
-	shows bool // the namespace of a container shows its addresses
+	own     podsource.Attachment
+	shows   bool          // the namespace of a container shows its addresses
+	longest time.Duration // of an ADD
 }
 
 // newSource returns the sources of a pass: the kernel and libcni's caches.
@@ -48,7 +49,7 @@ func newSource(conf *config) (podsource.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kernel{source, ownADD(conf.network), conf.addresses()}
+	k := &kernel{source, ownADD(conf.network), conf.addresses(), max(netns.DefaultLongestADD, conf.timeout)}
 	cache, err := cnicache.New(cnicache.Options{Dirs: conf.cacheDirs, Living: k.Living})
 	if err != nil {
 		return nil, err
@@ -56,11 +57,17 @@ func newSource(conf *config) (podsource.Source, error) {
 	return podsource.Union(k, cache), nil
 }
 
+// errNoNode is returned if process 1 is not known to be the node's.
+var errNoNode = errors.New("process 1 is a container's")
+
 // Pods returns what the kernel knows, without this ADD, and with any other process that serves its
 // container: another ADD, or a DEL. An answer that lacks something lets nothing be released, so it
 // is an error: on a busy node the next one may lack nothing.
 func (k *kernel) Pods(ctx context.Context) (podsource.Answer, error) {
 	a, err := k.Source.Pods(ctx)
+	if errors.Is(err, podsource.ErrNotHere) || err != nil && strings.Contains(err.Error(), "process 1 is a container's") {
+		err = fmt.Errorf("%w: %s", errNoNode, err.Error()) // a union hides ErrNotHere
+	}
 	if err != nil {
 		return a, err
 	}
@@ -78,7 +85,7 @@ func (k *kernel) Pods(ctx context.Context) (podsource.Answer, error) {
 	if !adds || !addresses {
 		return a, fmt.Errorf("%w: %s", podsource.ErrIncomplete, a.Note)
 	}
-	other, err := otherProcess(k.own)
+	other, err := otherProcess(k.own, k.longest)
 	if other != "" {
 		a.Parts = append(a.Parts, podsource.Answer{Source: "processes", Supplementary: true,
 			Pods: []podsource.Pod{{ContainerIDs: []string{k.own.ContainerID}, Origin: other}}})
@@ -149,15 +156,20 @@ func mountedByRuntime(netNS string) (there bool) {
 	return there
 }
 
-// otherProcess describes a process that serves the container of this ADD. It ignores this process
-// and its ancestors with the same interface. It is empty if there is none.
-func otherProcess(of podsource.Attachment) (string, error) {
-	own := ancestors()
+// otherProcess describes a process that serves the container of this ADD. It ignores this process and
+// its ancestors, and those older than any ADD: daemons that a plugin has started. It is empty if
+// there is none.
+func otherProcess(of podsource.Attachment, longest time.Duration) (string, error) {
+	ignored := ancestors()
 	processes, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		return "", err
 	}
 	for _, path := range processes {
+		pid := strings.Split(path, "/")[2]
+		if _, started := statOf(pid); slices.Contains(ignored, pid) || sinceBoot()-started >= longest {
+			continue
+		}
 		// A program gets at most 6 MiB at its start (execve(2)), but a process may show any of its memory
 		// instead (prctl(2), PR_SET_MM_MAP). No plugin does.
 		file, err := os.Open(path)
@@ -169,25 +181,34 @@ func otherProcess(of podsource.Attachment) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("looking for other plugins that serve container %s: %w; this needs CAP_SYS_PTRACE over the node", of.ContainerID, err)
 		}
-		env := slices.Concat([]byte{0}, text)
-		has := func(v string) bool { return bytes.Contains(env, []byte("\x00"+v+"\x00")) }
-		if pid := strings.Split(path, "/")[2]; has("CNI_CONTAINERID="+of.ContainerID) && !(slices.Contains(own, pid) && has("CNI_IFNAME="+of.IfName)) {
+		if bytes.Contains(slices.Concat([]byte{0}, text), []byte("\x00CNI_CONTAINERID="+of.ContainerID+"\x00")) {
 			return "process " + pid + " serves it", nil
 		}
 	}
 	return "", nil
 }
 
-// ancestors returns this process and its ancestors. The parent follows the state, after the name,
-// which is in brackets and may contain anything (proc(5), /proc/<pid>/stat).
+// ancestors returns this process and its ancestors.
 func ancestors() (all []string) {
 	for pid := strconv.Itoa(os.Getpid()); pid != "" && !slices.Contains(all, pid); {
 		all = append(all, pid)
-		text, _ := os.ReadFile("/proc/" + pid + "/stat")
-		pid = "" // if it has ended
-		if fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])); len(fields) > 1 {
-			pid = fields[1]
-		}
+		pid, _ = statOf(pid)
 	}
 	return all
+}
+
+// statOf returns the parent of a process, and when it was started, since the boot, in ticks of 10 ms
+// (proc(5), /proc/<pid>/stat, ppid and starttime). They follow the name, which is in brackets and may
+// contain anything. If the process has ended, its parent is empty, and it was started now.
+func statOf(pid string) (parent string, started time.Duration) {
+	text, _ := os.ReadFile("/proc/" + pid + "/stat")
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+	if len(fields) < 20 {
+		return "", sinceBoot()
+	}
+	ticks, err := strconv.ParseInt(fields[19], 10, 64)
+	if err != nil {
+		return fields[1], sinceBoot()
+	}
+	return fields[1], time.Duration(ticks) * 10 * time.Millisecond
 }

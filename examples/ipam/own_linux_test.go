@@ -103,6 +103,11 @@ func TestItsOwn(t *testing.T) {
 			n.process("CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
 			return call{}
 		}, "serves it"},
+		{"an ancestor has another interface of it, as Multus' plugin", "bridge", func(n *testNode) call {
+			mustWrite(n.t.(*testing.T), n.dir+"/main", "#!/bin/sh\nCNI_IFNAME=eth0 "+n.bin+"/hostlocal-gc-ipam\nexit $?\n")
+			n.mustRemove(n.recordFile(container))
+			return call{ifName: "net1", program: n.dir + "/main"}
+		}, ""},
 		{"a DEL of it is in flight", "bridge", func(n *testNode) call {
 			n.mustRemove(n.recordFile(container))
 			n.process("CNI_COMMAND=DEL", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
@@ -216,6 +221,9 @@ func TestHazard72KeepsItsOwnBetweenPlugins(t *testing.T) {
 		return all.Pods(ctx)
 	})
 	p, err := r.pass()
+	if daemon, err := otherProcess(r.own, 0); daemon != "" || err != nil {
+		t.Errorf("%s, which is older than any ADD: %v", daemon, err)
+	}
 	if err != nil || r.answer(&p, duplicate, netip.Addr{}) || !strings.Contains(strings.Join(r.said, ""), "serves it") || n.reserved()[address(0)] != container {
 		t.Errorf("%v, %v, reserved: %v", err, r.said, n.reserved())
 	}

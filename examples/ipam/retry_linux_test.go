@@ -18,6 +18,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // An ADD in a full network heals it, or its error is host-local's, with the reason in its details.
@@ -199,6 +200,14 @@ func TestNestedNode(t *testing.T) {
 				t.Errorf("%d reservations are left", left)
 			}
 		})
+	}
+}
+
+// One process that can't be read lets nothing be released: it is named.
+func TestNamesAProcess(t *testing.T) {
+	err := fmt.Errorf("%w: not all ADDs are seen: process 1423 can't be read in time", podsource.ErrIncomplete)
+	if got := (&request{conf: &config{}}).explain(err); !strings.Contains(got, "1423") {
+		t.Error(got)
 	}
 }
 
