@@ -48,6 +48,27 @@ func TestPassesOn(t *testing.T) {
 	}
 }
 
+// A stdin that does not block is waited for.
+func TestStdinDoesNotBlock(t *testing.T) {
+	n := newTestNode(t)
+	n.installIn(t.TempDir(), "hostlocal-gc-ipam")
+	mustWrite(t, n.bin+"/host-local", "#!/bin/sh\nwc -c\n")
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	cmd := n.command(call{command: "ADD", id: "a"})
+	cmd.Stdin, cmd.Stdout = r, &out
+	if err := errors.Join(cmd.Start(), syscall.SetNonblock(int(r.Fd()), true)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.Write(make([]byte, 1<<20)) // many times what a pipe has room for
+	if err := errors.Join(err, w.Close(), cmd.Wait(), r.Close()); err != nil || out.String() != "1048576\n" {
+		t.Errorf("%v, %q bytes", err, out.String())
+	}
+}
+
 // A successful ADD initializes nothing that only retries need.
 func TestLoadsNothingElse(t *testing.T) {
 	n := newTestNode(t)
@@ -160,15 +181,21 @@ func mustMkdir(t *testing.T, path string) {
 }
 
 // In k3s host-local is a link to a program that contains all plugins, and runs the one of its name.
-// Here it is a shell, which prints its own.
+// Here it is a shell, which prints its own. It is found beside a link to the plugin.
 func TestCallsHostLocalByItsName(t *testing.T) {
 	n := newTestNode(t)
 	n.installIn(t.TempDir(), "hostlocal-gc-ipam")
-	if err := os.Symlink("/bin/sh", n.bin+"/host-local.real"); err != nil {
+	installed := n.bin
+	n.bin = t.TempDir()
+	if err := errors.Join(os.Symlink("/bin/sh", n.bin+"/host-local.real"), os.Symlink(installed+"/hostlocal-gc-ipam", n.bin+"/hostlocal-gc-ipam")); err != nil {
 		t.Fatal(err)
 	}
-	for _, command := range []string{"ADD", "DEL"} {
-		if got := n.call(call{command: command, id: "a", stdin: `printf %s "$0"`}); got.out != n.bin+"/host-local" {
+	for _, command := range []string{"ADD", "DEL", "VERSION"} {
+		c := call{command: command, id: "a", stdin: `printf %s "$0"`}
+		if command == "VERSION" {
+			c.env = []string{"CNI_PATH=/nowhere"}
+		}
+		if got := n.call(c); got.out != n.bin+"/host-local" {
 			t.Errorf("%s: called as %q", command, got.out)
 		}
 	}

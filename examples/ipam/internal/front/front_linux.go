@@ -80,8 +80,9 @@ func run(command string) (*ADD, error) {
 }
 
 // find finds host-local: the first program of that name that is not this one, in the directories of
-// CNI_PATH and then in this program's, or else the first program called host-local.real there. For
-// VERSION runtimes set a CNI_PATH without plugins. It reports whether this process was itself
+// CNI_PATH and then in that under which this program was called and in its own, which differ if it is
+// a link, or else the first program called host-local.real there. For VERSION runtimes set a
+// CNI_PATH without plugins. It reports whether this process was itself
 // executed in the place of host-local.
 func (a *ADD) find() (copied bool, err error) {
 	var text [4096]byte
@@ -100,7 +101,7 @@ func (a *ADD) find() (copied bool, err error) {
 	}
 	a.env = slices.DeleteFunc(syscall.Environ(), func(v string) bool { return len(v) > len(mark) && v[:len(mark)+1] == mark+"=" })
 	a.env = append(a.env, mark+"="+self+":"+marked)
-	dirs := append(split(cniPath), dirOf(self))
+	dirs := append(split(cniPath), dirOf(calledAs(self)), dirOf(self))
 	unfit := ""
 	for _, name := range []string{plainName, realName} {
 		for _, dir := range dirs {
@@ -123,6 +124,22 @@ func (a *ADD) find() (copied bool, err error) {
 	}
 	return false, errors.New("hostlocal-gc-ipam found only itself, and no other host-local, in " + cniPath + ":" + dirs[len(dirs)-1] +
 		": install the real one there, as " + plainName + " or as " + realName)
+}
+
+// calledAs returns the path under which this program was called (proc(5), /proc/<pid>/cmdline), or
+// self if that has no slash.
+func calledAs(self string) string {
+	fd, err := syscall.Open("/proc/self/cmdline", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return self
+	}
+	text, _ := readAll(fd) // what was read counts
+	_ = syscall.Close(fd)  // only read
+	name := text[:max(0, slices.Index(text, 0))]
+	if !slices.Contains(name, '/') {
+		return self
+	}
+	return string(name)
 }
 
 // stat returns the status of a file. Its inode is zero if there is none.
@@ -198,6 +215,12 @@ func readAll(fd int) (all []byte, err error) {
 		n, err := syscall.Read(fd, all[len(all):cap(all)])
 		if n > 0 {
 			all = all[:len(all)+n]
+		}
+		if errors.Is(err, syscall.EAGAIN) { // it does not block, as only stdin may
+			var set syscall.FdSet
+			set.Bits[0] = 1 << fd
+			_, _ = syscall.Select(fd+1, &set, nil, nil, nil) // after an error it is read again
+			continue
 		}
 		if n == 0 || err != nil && !errors.Is(err, syscall.EINTR) {
 			return all, err
