@@ -135,7 +135,7 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 	return errWrong
 }
 
-// addUnread adds findings about configurations and reservations that could not be read. A configuration
+// addUnread adds findings about configurations that could not be read. A configuration
 // that runtimes do not use is only mentioned. known says that some network has a configuration.
 func (c *checked) addUnread(a *app, unread error, known bool) {
 	add := func(f diagnose.Finding) { c.Findings = append(c.Findings, f) }
@@ -167,13 +167,10 @@ func (c *checked) addUnread(a *app, unread error, known bool) {
 		add(diagnose.Finding{Word: diagnose.Config,
 			Text: "no network configuration in " + a.flags.cniDir + ", so the runtime can start no pod there",
 			Do:   "The network's agent puts one there. --cni-dir says where else runtimes look."})
-	case len(c.Findings) == 0 && !a.failed:
+	case len(c.Findings) == 0:
 		add(diagnose.Finding{Word: diagnose.Unknown,
 			Text: fmt.Sprintf("no configuration in %s uses host-local, and nothing is reserved in %s", a.flags.cniDir, c.Reports[0].DataDir),
 			Do:   "--cni-dir and --data-dir say where else to look."})
-	}
-	if a.failed {
-		add(diagnose.Finding{Word: diagnose.Unknown, Text: "the reservations could not be read: see the error"})
 	}
 	diagnose.Sort(c.Findings)
 }
@@ -228,10 +225,7 @@ func (a *app) dataDirs(ctx context.Context, confs []cniconf.Network, given bool)
 		}
 	}
 	for _, path := range paths {
-		list, err := hostlocal.New(path).List(ctx)
-		if err != nil && !errors.Is(err, fs.ErrPermission) { // which the pass reports
-			return nil, err
-		}
+		list, unread := hostlocal.New(path).List(ctx) // the pass reports the error
 		if slices.ContainsFunc(list.NotDirs, func(name string) bool { _, err := netip.ParseAddr(name); return err == nil }) {
 			whole, err := filepath.Abs(path)
 			if err != nil {
@@ -246,7 +240,7 @@ func (a *app) dataDirs(ctx context.Context, confs []cniconf.Network, given bool)
 			return len(a.flags.networks) == 0 || a.flags.allNetworks() || slices.Contains(a.flags.networks, name)
 		}
 		named := slices.ContainsFunc(confs, func(c cniconf.Network) bool { return asked(c.Name) && sameDirectory(c.DataDir, path) })
-		if given || named || slices.ContainsFunc(list.Networks, asked) || len(paths) == 1 {
+		if given || named || unread != nil || slices.ContainsFunc(list.Networks, asked) || len(paths) == 1 {
 			dirs = append(dirs, dataDir{path: path, named: given})
 		}
 	}
@@ -265,12 +259,8 @@ func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network,
 	}
 	store := hostlocal.New(dir.path)
 	p.Report.DataDir = dir.path
-	names, err := store.Networks()
-	if err != nil {
-		return nil, err
-	}
-	p.Dirs = names
-	networks := slices.Clone(names)
+	p.Dirs, _ = store.Networks() // the pass reports the error
+	networks := slices.Clone(p.Dirs)
 	for _, c := range confs {
 		named := p.DirNamed && c.DataDir == hostlocal.DefaultDataDir // which is mounted elsewhere here
 		if named || sameDirectory(c.DataDir, dir.path) {
@@ -279,6 +269,10 @@ func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network,
 		}
 	}
 	switch {
+	case dir.network != "" && !hostlocal.ValidName(dir.network):
+		p.Unread = fmt.Errorf("%s is the directory of a network without a name, and %q is no name of a network, so nothing can be released there",
+			filepath.Join(dir.path, dir.network), dir.network)
+		return p, nil
 	case dir.network != "":
 		networks = []string{dir.network}
 	case len(a.flags.networks) > 0 && !a.flags.allNetworks():
@@ -301,11 +295,12 @@ func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network,
 	}
 	if errors.Is(err, gc.ErrRefused) {
 		p.Refused = unanswered(&p.Report, err)
-		a.notePermission(err)
 	} else {
-		a.printError(err)
-		p.Unread = err != nil
+		if p.Unread = err; p.Report.Networks == nil && !none { // nothing could be listed
+			p.Report.Networks = networks
+		}
 	}
+	a.notePermission(err)
 	p.Look()
 	return p, a.stillHeld(ctx, dir.path, held, p)
 }
@@ -321,6 +316,9 @@ var booted = func() time.Time {
 // unanswered returns why a pass was refused: the error of each source that failed.
 func unanswered(r *gc.Report, err error) (why []string) {
 	for _, s := range r.Sources {
+		if note, left := leftOut(s.Note); left && s.Name == "cri" { // the others are asked in its place
+			why = append(why, "cri: "+note+": --source cri:SOCKET --allow-empty if the node really has none")
+		}
 		if s.Error != "" {
 			why = append(why, flagWords.Replace(s.Name+": "+s.Error))
 		}

@@ -278,6 +278,24 @@ func TestSituations(t *testing.T) {
 			b.reserve(dir+"podnet", 13, 13)
 			b.args = "--network podnet --range 10.244.1.0/28 --range 10.244.2.0/24"
 		}, 3, "FULL: podnet: 13 of 13 addresses", nil},
+		{"no sandbox after a reboot", func(b *bed) { b.podnet(); b.reserve(dir+"podnet", 253, 0) }, well, 1,
+			"UNKNOWN: the live pods can't be determined: cri: no container runtime with a sandbox was found: --source cri:SOCKET --allow-empty if the", nil},
+		{"another configuration's data directory is a file", func(b *bed) {
+			b.podnet()
+			b.reserve(dir+"podnet", 253, 14)
+			b.put("/run/file", "x")
+			b.conf("20-b.conflist", `"name": "b",`, "bridge", subnet+`, "dataDir": "/run/file"`)
+		}, well, 3, "FULL: podnet: 253 of 253", []string{"\nUNKNOWN: b: not all reservations can be read: ", "/run/file/: not a directory\n"}},
+		{"a link beside the network", func(b *bed) { well(b); must(t, os.Symlink("podnet", dir+"alias")) }, well, 1,
+			"UNKNOWN: podnet: not all reservations can be read: ", []string{"/var/lib/cni/networks/alias is a link to a directory"}},
+		{"a network without a name in a directory whose name is no network's", func(b *bed) {
+			b.conf("20-b.conflist", `"name": "b",`, "bridge", subnet+`, "dataDir": "/run/_cni"`)
+			b.reserve("/run/_cni", 253, 14)
+		}, well, 1, "UNKNOWN: not all reservations can be read: /run/_cni is the directory of a network without a name", nil},
+		{"a file in a network's place", func(b *bed) { b.podnet(); b.put(dir+"podnet", ""); b.runtime.ready = []string{sandbox("0")} }, well, 1,
+			"UNKNOWN: podnet: not all reservations can be read: /var/lib/cni/networks/podnet is a regular file", nil},
+		{"what a release left of a network", well, func(b *bed) { well(b); must(t, os.Mkdir(dir+"oldnet", 0o755)) }, 0,
+			"OK: podnet: 14 of 253", nil},
 		{"files of NUL bytes after a power loss", func(b *bed) {
 			well(b)
 			for i := range 12 {

@@ -116,7 +116,7 @@ func TestRangesOfTheConfiguration(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := a.statuses.get().found; len(got) != row.findings {
-			t.Errorf("%s: %q, want %d", row.reason, got, row.findings)
+			t.Errorf("%s: %v, want %d", row.reason, got, row.findings)
 		}
 	}
 }

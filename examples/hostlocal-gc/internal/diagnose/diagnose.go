@@ -47,6 +47,8 @@ type Finding struct {
 	Items   []string `json:"items,omitempty"`   // addresses with their pods, or errors
 	Do      string   `json:"do,omitempty"`      // what a person can do
 	Run     string   `json:"run,omitempty"`     // a command that mends it
+
+	late bool // it is less grave than all that is known to be wrong
 }
 
 // longest is the largest number of characters in a line.
@@ -70,11 +72,11 @@ func (f Finding) Live() bool {
 	return f.Word == Missing && f.Items != nil || slices.Contains([]string{Duplicate, Unreserved, Conflict}, f.Word)
 }
 
-// Sort puts the gravest findings first. That a network's range is not known is less grave than all
-// that is known to be wrong.
+// Sort puts the gravest findings first. What is not known of one network is less grave than all that is
+// known to be wrong.
 func Sort(all []Finding) {
 	rank := func(f Finding) int {
-		if f.Word == Unknown && f.Network != "" {
+		if f.late || f.Word == Unknown && f.Network != "" {
 			return 2*slices.Index(Words(), Conflict) + 1
 		}
 		return 2 * slices.Index(Words(), f.Word)
@@ -87,8 +89,8 @@ type Place struct {
 	// Report is that of a pass. Refused are the errors of its sources if it judged nothing.
 	Report  gc.Report
 	Refused []string
-	// Unread says that not all reservations could be read.
-	Unread bool
+	// Unread says why not all reservations could be read.
+	Unread error
 	// Confs are the networks that configurations have with this data directory. They were looked for
 	// in ConfDir; empty if nobody looked.
 	Confs   []cniconf.Network
@@ -157,6 +159,14 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 		all = append(all, Finding{Word: Unknown, Text: "the live pods can't be determined: " + p.Refused[0], Items: p.Refused,
 			Do: "Nothing is judged or released before that source answers: is it up, is its socket mounted, may this process ask it?"})
 	}
+	if p.Unread != nil {
+		lines := strings.Split(p.Unread.Error(), "\n")
+		f := Finding{Word: Unknown, Text: "not all reservations can be read: " + lines[0], Items: lines, late: len(p.Report.Reservations) > 0}
+		if len(p.Report.Networks) == 1 && p.Report.Networks[0] != gc.AllNetworks {
+			f.Network = p.Report.Networks[0]
+		}
+		all = append(all, f)
+	}
 	if p.readOnly {
 		all = append(all, p.isReadOnly())
 	}
@@ -198,12 +208,18 @@ func (p *Place) network(name string, unreserved []string) (all []Finding) {
 		all = append(all, Finding{Word: Leaked, Network: name, Text: c.used() + c.parts(), Run: p.command("release", name)})
 	case c.n[foreign] > 0 && c.askable(&p.Report):
 		all = append(all, Finding{Word: Unknown, Network: name, Text: c.used() + c.parts(), Items: c.items, Do: c.ask(&p.Report)})
+	case c.size == 0 && c.reserved == 0 && (p.Unread != nil || !p.asked(name)): // nothing to say, or what a release left
 	case c.size == 0:
 		all = append(all, p.noRange(c))
-	case len(all) == 0 && !p.Unread:
+	case len(all) == 0 && p.Unread == nil:
 		all = append(all, Finding{Word: OK, Network: name, Text: c.used() + c.parts()})
 	}
 	return all
+}
+
+// asked reports whether the user or a configuration named a network.
+func (p *Place) asked(name string) bool {
+	return slices.Contains(p.Named, name) || slices.ContainsFunc(p.Confs, func(n cniconf.Network) bool { return n.Name == name })
 }
 
 // noRange returns the finding about a network whose range is not known.
@@ -251,6 +267,8 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 	}
 	f := Finding{Word: Missing, Network: name}
 	switch {
+	case p.Unread != nil: // which says more
+		return nil
 	case len(unreserved) > 0:
 		f.Text = fmt.Sprintf("there is no %s, while live pods have %s reserved nowhere; %s", path,
 			plural(len(unreserved), "address that is", "addresses that are"), there)

@@ -3,6 +3,7 @@
 package diagnose
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -63,7 +64,8 @@ func TestFindings(t *testing.T) {
 		{"the same, and its range is not known", Place{Report: gone}, "UNKNOWN", "its range is not known"},
 		{"the user named it", Place{Report: gone, Named: podnet, Dirs: []string{"other"}}, "MISSING",
 			"it has no directory in /var/lib/cni/networks; it holds other"},
-		{"not all could be read, which check reports itself", Place{Report: held(gc.ContainerLive), Confs: small, Unread: true}, "", ""},
+		{"not all could be read", Place{Report: held(gc.ContainerLive), Confs: small, Unread: errors.New("a")}, "UNKNOWN", "can be read: a"},
+		{"nor one that another fills", Place{Report: held(gc.ContainerLive, gc.ContainerLive), Confs: small, Unread: errors.New("a")}, "FULL UNKNOWN", ""},
 		{"somebody removed it (hazard 63)",
 			Place{Confs: small, Report: with(gone, func(r *gc.Report) { r.Unreserved = lost("10.1.0.2", "web") })}, "MISSING",
 			"there is no /var/lib/cni/networks/podnet, while live pods have 1 address that is reserved nowhere"},
