@@ -28,8 +28,11 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// defaultCNIDir is where runtimes look for configurations.
+// defaultCNIDir is where runtimes look for configurations, and otherCNIDirs are those of k3s (k3s-io/k3s,
+// pkg/agent/config/config.go: CNIConfDir) and of MicroK8s (its documentation of the CNI configuration).
 const defaultCNIDir = "/etc/cni/net.d"
+
+var otherCNIDirs = []string{"/var/lib/rancher/k3s/agent/etc/cni/net.d", "/var/snap/microk8s/current/args/cni-network"}
 
 // lockedFor is how long one process must hold the plugin's lock before it is reported. An ADD holds
 // it for milliseconds.
@@ -49,7 +52,7 @@ func (a *app) checkCommand() *cobra.Command {
   DUPLICATE   two live pods have the same address
   UNRESERVED  host-local may hand out the address of a live pod
   LOCKED      a process holds the plugin's lock, so each ADD waits
-  READ-ONLY   the data directory can't be written
+  READ-ONLY   the data directory can't be written, or its disk is full
   CONFIG      there is no network configuration, or it is wrong
   UNKNOWN     the live pods, reservations, owners or the range are not known
   FULL        no address is left, and by whom they are held
@@ -58,7 +61,7 @@ func (a *app) checkCommand() *cobra.Command {
   OK          all of that is known, and there are free addresses
 
 Without flags it finds the networks, their data directories and ranges in
-/etc/cni/net.d, and asks the sources of a usual node (see help sources). It
+/etc/cni/net.d or those of k3s or MicroK8s, and asks the sources of a usual node (see help sources). It
 releases nothing, takes no lock and writes nothing.
 
 Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
@@ -155,6 +158,10 @@ func (c *checked) addUnread(a *app, unread error, known bool) {
 	}
 	for _, f := range files {
 		nameless := errors.Is(f.Err, cniconf.ErrNoName) && reserved // a runtime of old, which takes it
+		if errors.Is(f.Err, fs.ErrPermission) {
+			add(diagnose.Finding{Word: diagnose.Unknown, Text: f.Error(), Do: "Run it as root (sudo)."})
+			continue
+		}
 		if f.First && !nameless {
 			add(diagnose.Finding{Word: diagnose.Config, Text: f.Error(), Do: "Most runtimes use this configuration, and no pod starts with it."})
 			continue
@@ -163,6 +170,8 @@ func (c *checked) addUnread(a *app, unread error, known bool) {
 	}
 	refused := slices.ContainsFunc(c.Findings, func(f diagnose.Finding) bool { return f.Word == diagnose.Unknown && f.Network == "" })
 	switch {
+	case unread != nil && len(files) == 0 && !errors.Is(unread, fs.ErrNotExist):
+		add(diagnose.Finding{Word: diagnose.Unknown, Text: unread.Error()})
 	case errors.Is(unread, fs.ErrNotExist) && len(files) == 0 && !inUse && !known && !refused:
 		add(diagnose.Finding{Word: diagnose.Config,
 			Text: "no network configuration in " + a.flags.cniDir + ", so the runtime can start no pod there",
@@ -179,6 +188,14 @@ func (c *checked) addUnread(a *app, unread error, known bool) {
 // --range, and what could not be read of them.
 func (a *app) configurations() (confs []cniconf.Network, unread, err error) {
 	confs, unread = cniconf.ReadDir(a.flags.cniDir)
+	for _, dir := range otherCNIDirs {
+		if a.flags.cniDir != defaultCNIDir || !errors.Is(unread, fs.ErrNotExist) || confs != nil {
+			break
+		}
+		if other, err := cniconf.ReadDir(dir); !errors.Is(err, fs.ErrNotExist) || other != nil {
+			a.flags.cniDir, confs, unread = dir, other, err
+		}
+	}
 	if len(a.flags.subnets) == 0 {
 		return confs, unread, nil
 	}

@@ -58,7 +58,7 @@ type bed struct {
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	for _, dir := range []string{"/run", "/etc", "/var/lib"} {
+	for _, dir := range []string{"/run", "/etc", "/var"} {
 		must(t, unix.Mount("none", dir, "tmpfs", 0, ""))
 	}
 	must(t, unix.Mount("proc", "/proc", "proc", 0, ""))
@@ -152,6 +152,12 @@ func (b *bed) process(flags uintptr) {
 func (b *bed) kernel() {
 	b.process(syscall.CLONE_NEWPID) // a container, without which this might be one
 	b.args = "--source cri --source netns:nested"
+}
+
+func readOnly(t *testing.T, dir string) {
+	t.Helper()
+	must(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+	must(t, unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 }
 
 // check runs check.
@@ -305,9 +311,28 @@ func TestSituations(t *testing.T) {
 			[]string{"hostlocal-gc remove-malformed --network podnet"}},
 		{"the data directory is mounted read-only, with leaks", func(b *bed) {
 			leaky(b)
-			must(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
-			must(t, unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+			readOnly(t, dir)
 		}, well, 3, "READ-ONLY: /var/lib/cni/networks is mounted read-only, so nothing can be released: 239 leaked", []string{"\nFULL: podnet"}},
+		{"the same of a network's directory", func(b *bed) { leaky(b); readOnly(t, dir+"podnet") }, well, 3,
+			"READ-ONLY: /var/lib/cni/networks/podnet is mounted read-only, so nothing can be released: 239 leaked", nil},
+		{"the same, and all are in use", func(b *bed) { b.podnet(); b.reserve(dir+"podnet", 253, 253); readOnly(t, dir) }, well, 3,
+			"FULL: podnet: 253 of 253", []string{"\nREAD-ONLY: "}},
+		{"a full disk", func(b *bed) {
+			must(t, errors.Join(os.MkdirAll(dir, 0o755), unix.Mount("none", dir, "tmpfs", 0, "size=64k")))
+			b.podnet()
+			b.reserve(dir+"podnet", 9, 9)
+			_ = os.WriteFile(dir+"fill", make([]byte, 1<<17), 0o600)
+		}, well, 3, "READ-ONLY: the file system of /var/lib/cni/networks is full", nil},
+		{"configurations that can't be listed", func(b *bed) {
+			b.reserve(dir+"podnet", 14, 14)
+			must(t, errors.Join(os.MkdirAll("/etc/cni", 0o755), os.Symlink("net.d", "/etc/cni/net.d")))
+		}, well, 1, "UNKNOWN: reading CNI configurations: open /etc/cni/net.d: too many levels", nil},
+		{"k3s", func(b *bed) {
+			b.flannel()
+			b.reserve(dir+"cbr0", 253, 253)
+			must(t, os.Remove("/etc/cni/net.d/10-flannel.conflist"))
+			b.put("/var/lib/rancher/k3s/agent/etc/cni/net.d/10-flannel.conflist", `{"cniVersion": "1.0.0", "name": "cbr0", "plugins": [{"type": "flannel"}]}`)
+		}, flannel, 3, "FULL: cbr0: 253 of 253 addresses reserved, all in use", nil},
 		{"sandboxes that are not ready (hazard 102)", func(b *bed) {
 			b.podnet()
 			b.reserve(dir+"podnet", 253, 253)

@@ -26,6 +26,6 @@ func aboutItself(o *Options) []prometheus.Collector {
 // newFindings returns the metric of findings.
 func newFindings() *prometheus.GaugeVec {
 	return prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "hostlocal_gc_findings", Help: "What a person should look at, by the word of hostlocal-gc check: the number of addresses, or 1.",
+		Name: "hostlocal_gc_findings", Help: "What a person should look at, by the word of hostlocal-gc check: the number of items listed (addresses, namespaces, errors), or 1 for a finding that lists none.",
 	}, []string{"word", "network"})
 }

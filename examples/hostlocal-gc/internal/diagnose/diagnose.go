@@ -25,7 +25,7 @@ const (
 	Duplicate  = "DUPLICATE"  // two live pods have one address
 	Unreserved = "UNRESERVED" // host-local may hand out the address of a live pod
 	Locked     = "LOCKED"     // a process holds the plugin's lock, and each ADD waits
-	ReadOnly   = "READ-ONLY"  // neither an ADD nor a release can write
+	ReadOnly   = "READ-ONLY"  // neither an ADD nor a release can write, or the disk is full
 	Config     = "CONFIG"     // there is no network configuration, or the one in use is wrong
 	Unknown    = "UNKNOWN"    // live pods, reservations, range or owners are not known
 	Full       = "FULL"       // no address is left
@@ -108,8 +108,8 @@ type Place struct {
 	// Booted is when the node booted; zero if unknown.
 	Booted time.Time
 
-	readOnly bool
-	zeroed   map[string]int // files of NUL bytes, by network
+	readOnly, fullDisk string         // directories
+	zeroed             map[string]int // files of NUL bytes, by network
 }
 
 func (p *Place) command(name, network string) string {
@@ -167,8 +167,12 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 		}
 		all = append(all, f)
 	}
-	if p.readOnly {
+	if p.readOnly != "" {
 		all = append(all, p.isReadOnly())
+	}
+	if p.fullDisk != "" {
+		all = append(all, Finding{Word: ReadOnly, Text: "the file system of " + p.fullDisk + " is full, so no ADD can reserve an address",
+			Do: "Free space or inodes there: df and df -i show which of them is used up."})
 	}
 	return all
 }
@@ -180,8 +184,8 @@ func (p *Place) isReadOnly() Finding {
 			leaked++
 		}
 	}
-	return Finding{Word: ReadOnly,
-		Text: fmt.Sprintf("%s is mounted read-only, so nothing can be released: %d leaked", p.Report.DataDir, leaked),
+	return Finding{Word: ReadOnly, late: leaked == 0,
+		Text: fmt.Sprintf("%s is mounted read-only, so nothing can be released: %d leaked", p.readOnly, leaked),
 		Do:   "If it is read-only on the node, too, no ADD can reserve an address. Else mount it writable here."}
 }
 

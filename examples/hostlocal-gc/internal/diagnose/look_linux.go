@@ -14,6 +14,12 @@ func IsReadOnly(dir string) bool {
 	return unix.Statfs(dir, &s) == nil && s.Flags&unix.ST_RDONLY != 0
 }
 
+// isFull reports whether a file system has no block or no inode left. Some count no inodes.
+func isFull(dir string) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(dir, &s) == nil && s.Flags&unix.ST_RDONLY == 0 && s.Blocks > 0 && (s.Bfree == 0 || s.Files > 0 && s.Ffree == 0)
+}
+
 // isNamespace reports whether a path leads to the namespace with an inode number.
 func isNamespace(path, inode string) bool {
 	var s unix.Stat_t
