@@ -61,8 +61,9 @@ func (a *app) checkCommand() *cobra.Command {
   OK          all of that is known, and there are free addresses
 
 Without flags it finds the networks, their data directories and ranges in
-/etc/cni/net.d or those of k3s or MicroK8s, and asks the sources of a usual node (see help sources). It
-releases nothing, takes no lock and writes nothing.
+/etc/cni/net.d, or else where k3s or MicroK8s has them, and asks the sources of
+a usual node (see help sources). It releases nothing, takes no lock and writes
+nothing.
 
 Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
 		Example: `  hostlocal-gc check

@@ -47,8 +47,7 @@ type Finding struct {
 	Items   []string `json:"items,omitempty"`   // addresses with their pods, or errors
 	Do      string   `json:"do,omitempty"`      // what a person can do
 	Run     string   `json:"run,omitempty"`     // a command that mends it
-
-	late bool // it is less grave than all that is known to be wrong
+	late    bool     // it is less grave than all that is known to be wrong
 }
 
 // longest is the largest number of characters in a line.

@@ -65,7 +65,6 @@ func TestFindings(t *testing.T) {
 		{"the user named it", Place{Report: gone, Named: podnet, Dirs: []string{"other"}}, "MISSING",
 			"it has no directory in /var/lib/cni/networks; it holds other"},
 		{"not all could be read", Place{Report: held(gc.ContainerLive), Confs: small, Unread: errors.New("a")}, "UNKNOWN", "can be read: a"},
-		{"nor one that another fills", Place{Report: held(gc.ContainerLive, gc.ContainerLive), Confs: small, Unread: errors.New("a")}, "FULL UNKNOWN", ""},
 		{"somebody removed it (hazard 63)",
 			Place{Confs: small, Report: with(gone, func(r *gc.Report) { r.Unreserved = lost("10.1.0.2", "web") })}, "MISSING",
 			"there is no /var/lib/cni/networks/podnet, while live pods have 1 address that is reserved nowhere"},

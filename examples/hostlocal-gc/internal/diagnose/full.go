@@ -82,11 +82,10 @@ func (p *Place) afterBoot() string {
 
 // each returns a command that runs another one for each item of a finding FULL.
 func (p *Place) each(command, network string, items []string) string {
-	const few = 3
 	switch {
 	case len(items) == 0 || p.Again == "":
 		return ""
-	case len(items) <= few:
+	case len(items) <= 3:
 		return command + " " + strings.Join(items, " && "+command+" ")
 	}
 	return fmt.Sprintf("%s --network %s -o json | jq -r '.findings[] | select(.word == \"FULL\") | .items[]?' | xargs -n1 %s", p.Again, network, command)

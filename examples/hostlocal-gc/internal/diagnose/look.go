@@ -13,7 +13,6 @@ import (
 // Look reads what the report does not say: whether the data directory can be written, and what is in
 // files that name no owner.
 func (p *Place) Look() {
-	p.readOnly, p.fullDisk = "", ""
 	for _, name := range append([]string{"."}, p.Report.Networks...) {
 		dir := filepath.Join(p.Report.DataDir, name)
 		if p.readOnly == "" && IsReadOnly(dir) {
