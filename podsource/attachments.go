@@ -34,8 +34,8 @@ var Always = time.Unix(0, 0)
 // every one of them: [Always], or for a store in memory, when this process began to serve.
 //
 // list returns every attachment whose ADD has ended and whose DEL has not, each with its
-// container ID. If the store was lost, or is not restored yet, list must return an error, such
-// as [ErrIncomplete]. An empty list is an answer about what was reserved before the node's boot, and about nothing
+// container ID. If the store was lost, or a part of it is not restored yet, list must return
+// an error, such as [ErrIncomplete]; stores that are restored apart are an Attachments each. An empty list is an answer about what was reserved before the node's boot, and about nothing
 // since, unless [AllowEmpty] is around the source.
 //
 // The answer declares that any container of these networks is in it at once. A
@@ -79,8 +79,9 @@ func (s attachments) Pods(ctx context.Context) (Answer, error) {
 	}
 	// Stamps of whole seconds and small steps of the clock may be too early. A zero boot, of an unknown one, is before all.
 	gap := Gap{From: s.boot.Read().Add(-2 * time.Second), To: s.since}
-	if len(all) == 0 && !s.allowEmpty {
-		gap.To, a.Note = time.Time{}, "no attachment is listed, so it speaks of nothing that was reserved since the boot (see AllowEmpty)"
+	isServed := func(at Attachment) bool { return slices.Contains(s.networks, at.Network) }
+	if !slices.ContainsFunc(all, isServed) && !s.allowEmpty {
+		gap.To, a.Note = time.Time{}, "no attachment of its networks is listed, so it speaks of nothing that was reserved since the boot (see AllowEmpty)"
 	}
 	if gap.To.After(Always) || gap.To.IsZero() {
 		a.Gaps = []Gap{gap}
