@@ -35,8 +35,9 @@ var Always = time.Unix(0, 0)
 //
 // list returns every attachment whose ADD has ended and whose DEL has not, each with its
 // container ID. If the store was lost, or a part of it is not restored yet, list must return
-// an error, such as [ErrIncomplete]; stores that are restored apart are an Attachments each. An empty list is an answer about what was reserved before the node's boot, and about nothing
-// since, unless [AllowEmpty] is around the source.
+// an error, such as [ErrIncomplete]; stores that are restored apart are an Attachments each. A list
+// without attachments of these networks is an answer about what was reserved before the node's boot,
+// and about nothing since, unless [AllowEmpty] is around the source.
 //
 // The answer declares that any container of these networks is in it at once. A
 // reservation made in this boot and before since is judged only if list has it. It is an error if
