@@ -60,11 +60,11 @@ func TestStdinDoesNotBlock(t *testing.T) {
 	var out strings.Builder
 	cmd := n.command(call{command: "ADD", id: "a"})
 	cmd.Stdin, cmd.Stdout = r, &out
-	if err := errors.Join(cmd.Start(), syscall.SetNonblock(int(r.Fd()), true)); err != nil {
+	if err := errors.Join(cmd.Start(), syscall.SetNonblock(int(r.Fd()), true), r.Close()); err != nil {
 		t.Fatal(err)
 	}
 	_, err = w.Write(make([]byte, 1<<20)) // many times what a pipe has room for
-	if err := errors.Join(err, w.Close(), cmd.Wait(), r.Close()); err != nil || out.String() != "1048576\n" {
+	if err := errors.Join(err, w.Close(), cmd.Wait()); err != nil || out.String() != "1048576\n" {
 		t.Errorf("%v, %q bytes", err, out.String())
 	}
 }
