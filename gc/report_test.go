@@ -83,6 +83,13 @@ func TestReportSaysWhereAClaimComesFrom(t *testing.T) {
 			t.Errorf("%+v of %q: from %q, as text %q; want %q and %q", c.pod, c.source, ref.From(), ref.String(), c.from, c.text)
 		}
 	}
+	n := newNode(t) // nobody should remove a sandbox in whose network namespace something runs
+	n.reserve("10.0.0.2", hex64("web"), old)
+	sandbox := podsource.Pod{ContainerIDs: []string{hex64("web")}, IPs: ips("10.0.0.2"), NotRunning: true}
+	report := n.pass(answers(criAnswer(sandbox), netnsAnswer(configured("10.0.0.2"))), Options{})
+	if e := report.Reservations[0]; e.Reason != ContainerLive || e.Pod.Source != "netns" {
+		t.Errorf("%v, by %v", e.Reason, e.Pod)
+	}
 }
 
 // The JSON is stable: see MarshalJSON.

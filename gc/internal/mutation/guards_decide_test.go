@@ -81,6 +81,8 @@ var evidenceGuards = []guard{
 		"slices.ContainsFunc(s.opts.AllowForeign, allowed)", "slices.ContainsFunc([]string(nil), allowed)"},
 	{"R14", "111", "an empty store speaks of nothing that is of this boot", "TestAttachments", "podsource/attachments.go",
 		"		gap.To, a.Note = time.Time{}, ", "		a.Note = "},
+	{"R11", "102", "a sandbox that is not ready is not named alone if something runs with its address", "TestReportSaysWhereAClaimComesFrom", "gc/decide.go",
+		"claimants[max(0, running)])", "claimants[min(0, running+1)])"},
 	{"R14", "86", "free text is foreign with any sources", "TestCases/49-foreign-owners", "gc/silence.go",
 		"case !isContainer(r.ContainerID) && ", "case false && "},
 	{"R14", "86", "... unless a cache has an entry of it", "TestCases/49-foreign-owners", "gc/silence.go",
