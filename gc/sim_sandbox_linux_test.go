@@ -226,7 +226,9 @@ func (s *simulation) restartAgent(op simOp) {
 
 func (s *simulation) reboot(n uint32) {
 	const behind = 10 * 365 * 24 * time.Hour // on a board without a battery
+	const down = 2 * bootTolerance           // a machine is down for longer: no file is of the very moment of its boot
 	late := n>>14%4 == 1
+	s.now += down
 	s.tell()
 	s.bootedAt, s.memory = s.now, 0
 	_ = os.Remove(s.memoryPath()) // it is on a file system that a boot empties
@@ -246,7 +248,9 @@ func (s *simulation) reboot(n uint32) {
 		if n>>9%3 == 0 && len(b.addrs) > 0 { // the last write is lost
 			if a := b.addrs[0]; s.files[a] != nil && s.files[a].owner == b && s.onDisk(a) {
 				_ = os.Truncate(s.path(a), 0)
+				s.now -= down
 				s.stamp(a, nil)
+				s.now += down
 			}
 		}
 	}
