@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -36,9 +37,15 @@ func run() int {
 	return add.Code
 }
 
+// files returns how many files the network's directory has.
+func (r *request) files() int {
+	entries, _ := os.ReadDir(filepath.Join(r.conf.dataDir, r.conf.network)) // none is as good as an error
+	return len(entries)
+}
+
 // retry repeats an ADD as long as its cause can be removed, and its time is not over. Once it
-// can't, a last try follows: meanwhile a DEL may have freed an address. The last failure has the
-// results of the passes in its details.
+// can't, a last try follows if a DEL has freed an address meanwhile. The last failure has the results
+// of the passes in its details.
 func retry(add *front.ADD) {
 	r := &request{began: time.Now(), add: add}
 	defer r.flushLog()
@@ -53,8 +60,12 @@ func retry(add *front.ADD) {
 			break
 		}
 		var cause error
+		before := r.files()
 		if again, cause = r.removeCause(why, ip); cause != nil {
 			r.said = append(r.said, r.explain(cause))
+		}
+		if !again && r.files() >= before { // a failed try would leave another last_reserved_ip
+			break
 		}
 		if time.Since(r.began) > r.conf.timeout {
 			err = fmt.Errorf("the time of this ADD, %v, is over", r.conf.timeout)
