@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -59,9 +58,11 @@ func (r *Reconciler) AtStartup(ctx context.Context, assertions ...Assertion) (re
 	}
 }
 
-// jitter returns d or up to a fraction more, to spread load.
+// jitter returns d or up to a fraction more, to spread load. A remainder of the time in nanoseconds is
+// random enough.
 func jitter(d time.Duration, fraction float64) time.Duration {
-	return d + time.Duration(rand.Float64()*fraction*float64(d))
+	const prime = 10007
+	return d + time.Duration(fraction*float64(d)*float64(time.Now().UnixNano()%prime)/prime)
 }
 
 // sleep waits and reports whether ctx is still alive.
