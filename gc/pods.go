@@ -165,8 +165,12 @@ func comparePods(p, q *livePod) int {
 		cmp.Compare(p.ref.Source, q.ref.Source), cmp.Compare(p.ref.Origin, q.ref.Origin))
 }
 
-// owner returns the live pod whose container holds r, or nil.
-func (l *livePods) owner(r *candidate) *livePod { return l.byContainer[r.ContainerID] }
+// owner returns the live pod whose container holds r, or nil. A list may have IDs as docker ps (12
+// digits) and crictl ps (13) cut them short.
+func (l *livePods) owner(r *candidate) *livePod {
+	id := r.ContainerID
+	return cmp.Or(l.byContainer[id], l.byContainer[id[:min(12, len(id))]], l.byContainer[id[:min(13, len(id))]])
+}
 
 // claimants returns the pods that claim the address of a reservation, in its network or
 // in any (R3). A network without a directory may be a name of any: Multus gives its own to

@@ -113,7 +113,7 @@ var faults = []struct {
 	})},
 	{"an error is remembered", "07Error", all, func(f *gctest.Fixture) { f.Repair = func() {} }},
 	{"a lost store is an empty one", "26LostStore", all, func(f *gctest.Fixture) { f.Lose = f.Reboot }},
-	{"IDs are cut", "02EveryContainer", named, pods(func(p *podsource.Pod) { p.ContainerIDs[0] = p.ContainerIDs[0][:13] })},
+	{"IDs are cut", "02EveryContainer", named, pods(func(p *podsource.Pod) { p.ContainerIDs[0] = p.ContainerIDs[0][:10] })},
 	{"what is not ready counts as finished", "02EveryContainer", all, pods(func(p *podsource.Pod) { p.Finished = true })},
 	{"only sandboxes are listed", "49OtherRuntime", records, declares(func(a *podsource.Answer) {
 		a.Pods = slices.DeleteFunc(a.Pods, func(p podsource.Pod) bool { return len(p.ContainerIDs[0]) != 64 })

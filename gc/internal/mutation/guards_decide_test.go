@@ -91,6 +91,8 @@ var evidenceGuards = []guard{
 
 // The holder of a reservation, and its minimum age.
 var decideGuards = []guard{
+	{"R3", "", "an ID that a list cuts short is its container's", "TestCases/02-in-use", "gc/pods.go",
+		"return cmp.Or(l.byContainer[id], l.byContainer[id[:min(12, len(id))]], l.byContainer[id[:min(13, len(id))]])", "return l.byContainer[id]"},
 	{"R3", "02 05", "a live container's reservation is in use", "TestCases/02-in-use", "gc/decide.go",
 		"	if owner := s.pods.owner(r); owner != nil {", "	if owner := s.pods.owner(r); false {"},
 	{"R3", "08 22", "a sibling of an address in use is in use", "TestCases/02-in-use", "gc/decide.go",
