@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Embed is an agent that serves the ADDs of a network itself, and has a store of the interfaces
-// that it made. Its arguments are the network and the store, here a file with a JSON array of
-// podsource.Attachment: embed podnet /var/lib/agent/interfaces.json
+// that it made. NETWORK and STORE name them; the store is a file with a JSON array of
+// podsource.Attachment.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 func main() {
 	log := logr.FromSlogHandler(slog.Default().Handler())
-	if err := run(context.Background(), log, os.Args[1], os.Args[2]); err != nil {
+	if err := run(context.Background(), log, os.Getenv("NETWORK"), os.Getenv("STORE")); err != nil {
 		log.Error(err, "Ended")
 		os.Exit(1)
 	}
