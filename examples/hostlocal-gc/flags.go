@@ -45,9 +45,8 @@ type flags struct {
 	cniConf []string
 	svg     string
 
-	ips  []string
-	from string
-	yes  bool
+	ips []string
+	yes bool
 
 	cniDir  string
 	subnets []string

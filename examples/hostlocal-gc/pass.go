@@ -191,8 +191,8 @@ func (a *app) plan(ctx context.Context) error {
 // release runs the command.
 func (a *app) release(ctx context.Context) error {
 	if a.flags.dryRun {
-		if len(a.flags.ips) > 0 || a.flags.from != "" {
-			return usagef("--ip and --from narrow what is released, and --dry-run releases nothing; plan shows all")
+		if len(a.flags.ips) > 0 {
+			return usagef("--ip narrows what is released, and --dry-run releases nothing; plan shows all")
 		}
 		return a.plan(ctx)
 	}
@@ -209,9 +209,7 @@ func (a *app) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	reading, cancel := a.within(ctx)
-	defer cancel()
-	chosen, err := a.flags.selection(reading)
+	chosen, err := a.flags.selection()
 	if err != nil {
 		return err
 	}
@@ -219,9 +217,5 @@ func (a *app) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = a.print(&done, view{released: true})
-	if text := chosen.outdated(&done); text != "" && done.judged {
-		a.note("%s", text)
-	}
-	return errors.Join(err, chosen.refused(&done))
+	return errors.Join(a.print(&done, view{released: true}), chosen.refused(&done))
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -105,23 +104,13 @@ was done. All networks of the data directory are read, because a container may
 hold addresses in several. The plugin's lock is held for about 2 ms at a time.
 Addresses in use are only counted; list shows them.`,
 		Example: `  hostlocal-gc release --network podnet --source file:pods.json
-  hostlocal-gc release --network podnet --source file:pods.json --ip 10.244.1.7
-  hostlocal-gc plan --network podnet --source cri -o json >plan.json
-  hostlocal-gc release --network podnet --source cri --from plan.json`,
+  hostlocal-gc release --network podnet --source file:pods.json --ip 10.244.1.7`,
 		Args: noArgs,
+		RunE: work(a.release),
 	}
-	c.RunE = work(func(ctx context.Context) error {
-		if a.flags.from == "" && c.Flags().Changed("from") { // an unset variable in a script, for example
-			return usagef("--from is empty: which file has the plan? Without --from all that is leaked is released")
-		}
-		return a.release(ctx)
-	})
 	a.flags.pass(c)
 	a.flags.exit(c)
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")
-	c.Flags().StringVar(&a.flags.from, "from", "",
-		"release only reservations that this `FILE`, the output of plan -o json, calls leaked, if they are unchanged and still leaked")
-	_ = c.MarkFlagFilename("from", "json")
 	c.Flags().BoolVar(&a.flags.dryRun, "dry-run", false, "release nothing: the same as plan")
 	return c
 }
