@@ -57,7 +57,6 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	p.BoolVar(&f.dryRun, "dry-run", false, "release nothing, and take no lock: only show what leaked")
 	p.StringVar(&f.listen, "listen", defaultListen, "serve all endpoints at this `HOST:PORT`; --listen= serves nothing")
 	p.StringVar(&f.metricsListen, "metrics-listen", "", "also serve the endpoints that name no pod: /metrics, /healthz and /readyz, at this `HOST:PORT`")
-	p.BoolVar(&f.events, "events", false, "report releases and refused passes as Kubernetes Events on the node of --node")
 	p.StringVar(&f.logFormat, "log-format", logs.Text, "`FORMAT` of the log: text (key=value) or json")
 	_ = c.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions(logs.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -83,9 +82,6 @@ func (a *app) agent(ctx context.Context) error {
 			return usagef("%s: %w", flag, err)
 		}
 	}
-	if f.events && f.node == "" {
-		return usagef("--events needs --node, or NODE_NAME in the environment: which node are they about?")
-	}
 	a.stdin = nil                 // a daemon does not read it
 	f.verbose = max(0, f.verbose) // the daemon always logs
 	s, err := a.checkedSource()
@@ -98,7 +94,7 @@ func (a *app) agent(ctx context.Context) error {
 	}
 	run, err := agent.New(agent.Options{
 		Version: version(), DataDir: f.dataDir, Networks: f.networks, Source: s, SourceNames: names, Passes: a.passes(),
-		Listen: f.listen, MetricsListen: f.metricsListen, CNIConf: f.cniConf, Node: f.node, Events: f.events, Kubeconfig: f.kubeconfig,
+		Listen: f.listen, MetricsListen: f.metricsListen, CNIConf: f.cniConf, Node: f.node,
 	})
 	if err != nil {
 		return usageError{err}

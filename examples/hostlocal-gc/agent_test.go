@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -86,12 +85,12 @@ func TestAgentFlags(t *testing.T) {
 			"HOSTLOCAL_GC_RUNTIME_REQUEST_TIMEOUT": "1m", "HOSTLOCAL_GC_STARTING_FOR": "1h",
 			"HOSTLOCAL_GC_INTERVAL": "1m", "HOSTLOCAL_GC_STARTUP_TIMEOUT": "10s", "HOSTLOCAL_GC_DRY_RUN": "1",
 			"HOSTLOCAL_GC_LISTEN": ":80", "HOSTLOCAL_GC_METRICS_LISTEN": ":81", "HOSTLOCAL_GC_LOG_FORMAT": "json", "HOSTLOCAL_GC_CNI_CONF": "/etc/x", "HOSTLOCAL_GC_NODE": "n", "NODE_NAME": "other",
-			"HOSTLOCAL_GC_EVENTS": "true", "HOSTLOCAL_GC_KUBECONFIG": "/k", "HOSTLOCAL_GC_VERBOSE": "2",
+			"HOSTLOCAL_GC_KUBECONFIG": "/k", "HOSTLOCAL_GC_VERBOSE": "2",
 		}, defaults(func(f *flags) {
 			f.dataDir, f.networks, f.sources, f.require = "/run/x", []string{"a", "b", "c"}, []string{"file:a", "file:b"}, []string{"ns/me"}
 			f.allowEmpty, f.requestTimeout, f.minAge, f.startingFor = true, time.Minute, minAge(6*time.Minute), time.Hour
 			f.interval, f.startupTimeout, f.dryRun = time.Minute, 10*time.Second, true
-			f.listen, f.metricsListen, f.cniConf, f.node, f.events, f.kubeconfig = ":80", ":81", []string{"/etc/x"}, "n", true, "/k"
+			f.listen, f.metricsListen, f.cniConf, f.node, f.kubeconfig = ":80", ":81", []string{"/etc/x"}, "n", "/k"
 			f.verbose, f.logFormat = 2, "json"
 		})},
 		{
@@ -142,7 +141,6 @@ func TestAgentOptions(t *testing.T) {
 // Wrong usage and impossible settings end the agent before it does anything.
 func TestAgentStatus(t *testing.T) {
 	dir := t.TempDir()
-	noConfig := filepath.Join(dir, "none")
 	for _, row := range []struct {
 		reason, args string
 		env          map[string]string
@@ -169,9 +167,7 @@ func TestAgentStatus(t *testing.T) {
 		{"no port", "--network a --source file:a --listen localhost", nil, statusUsage, "--listen"},
 		{"half a pod", "--network a --source file:a --require-pod agent", nil, statusUsage, "is not NAMESPACE/NAME"},
 		{"no data directory", "--network a --source file:a --data-dir=", nil, statusUsage, "--data-dir is empty"},
-		{"Events about no node", "--network a --source file:a --events", nil, statusUsage, "--events needs --node"},
 		{"a value of the environment", "--network a --source file:a", map[string]string{"HOSTLOCAL_GC_MIN_AGE": "5"}, statusUsage, "HOSTLOCAL_GC_MIN_AGE: "},
-		{"Events without a way to the API server", "--network a --source file:a --events --node n --kubeconfig " + noConfig, nil, statusError, "reaching the API server for --events"},
 		{"a port that is not ours", "--network a --source file:a --listen 203.0.113.1:1", nil, statusError, "--listen says where"},
 	} {
 		var out bytes.Buffer

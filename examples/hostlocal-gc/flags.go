@@ -54,7 +54,6 @@ type flags struct {
 	// of the agent
 	interval, startupTimeout time.Duration
 	listen, metricsListen    string
-	events                   bool
 }
 
 const (

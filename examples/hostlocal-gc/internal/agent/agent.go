@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package agent implements the agent command. It makes passes from its start on, and reports them
-// as metrics, as JSON, as a web page and as Kubernetes Events.
+// as metrics, as JSON and as a web page.
 //
 // Start reading at Agent.Run. status.go stores what the passes report, and serve.go serves it.
 package agent
@@ -50,12 +50,8 @@ type Options struct {
 	Listen, MetricsListen string
 	// CNIConf are the CNI configurations with the ranges. They are read again for each pass.
 	CNIConf []string
-	// Node is the node's name. With Events, releases and refused passes are recorded as Kubernetes
-	// Events on this Node, through the API server of Kubeconfig, or of the cluster that the process
-	// is a pod of.
-	Node       string
-	Events     bool
-	Kubeconfig string
+	// Node is the node's name, for the page.
+	Node string
 }
 
 // An Agent makes passes and serves their reports.
@@ -64,7 +60,6 @@ type Agent struct {
 	statuses   *statusStore
 	logged     []string // the findings that were logged last; used by passes only
 	reconciler *gc.Reconciler
-	events     *events // nil without Options.Events
 	registry   *prometheus.Registry
 }
 
@@ -89,9 +84,6 @@ func New(opts Options) (*Agent, error) {
 			found.WithLabelValues(f.Word, f.Network).Add(float64(max(1, len(f.Items))))
 		}
 		a.log(&report)
-		if a.events != nil {
-			a.events.note(&report, err, a.statuses.isReady())
-		}
 	}
 	var err error
 	a.reconciler, err = gc.New(hostlocal.New(opts.DataDir), opts.Networks, opts.Source, opts.Passes)
@@ -99,15 +91,9 @@ func New(opts Options) (*Agent, error) {
 }
 
 // Run works until ctx ends, and then returns nil within a second, also in the middle of a pass. It
-// returns an error if it can't serve or, with Events, has no configuration for the API server. Each
-// value on hangup triggers a pass, which begins five seconds after the last one at the earliest.
+// returns an error if it can't serve. Each value on hangup triggers a pass, which begins five seconds
+// after the last one at the earliest.
 func (a *Agent) Run(ctx context.Context, hangup <-chan os.Signal) error {
-	if a.opts.Events {
-		var err error
-		if a.events, err = newEvents(&a.opts); err != nil {
-			return err
-		}
-	}
 	servers, err := a.listen(ctx)
 	if err != nil {
 		return err
@@ -121,9 +107,6 @@ func (a *Agent) Run(ctx context.Context, hangup <-chan os.Signal) error {
 				cancel(err)
 			}
 		})
-	}
-	if a.events != nil {
-		a.events.start(ctx)
 	}
 	working.Go(func() { a.work(ctx) })
 	for ctx.Err() == nil {

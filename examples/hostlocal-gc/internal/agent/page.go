@@ -164,6 +164,13 @@ func lastPass(s *status, now time.Time) string {
 	return text + " " + plural(s.passes, "pass", "passes") + " since the start."
 }
 
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
 func roughly(d time.Duration) string {
 	switch {
 	case d >= time.Second:
