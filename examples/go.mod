@@ -9,7 +9,6 @@ require (
 	github.com/google/go-cmp v0.7.0
 	github.com/hostlocal-gc/hostlocal-gc v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/gc/metrics v0.1.0
-	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/netns v0.1.0
 	github.com/hostlocal-gc/hostlocal-gc/podsource/node v0.1.0
 	github.com/prometheus/client_golang v1.23.2
@@ -21,7 +20,6 @@ require (
 	golang.org/x/sys v0.47.0
 	golang.org/x/term v0.45.0
 	google.golang.org/grpc v1.83.2
-	k8s.io/api v0.36.0
 	k8s.io/apimachinery v0.36.0
 	k8s.io/client-go v0.36.0
 	k8s.io/cri-api v0.36.0
@@ -45,6 +43,7 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/hostlocal-gc/hostlocal-gc/podsource/cri v0.1.0 // indirect
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kube v0.1.0 // indirect
+	github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod v0.1.0 // indirect
 	github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet v0.1.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/josharian/intern v1.0.0 // indirect
@@ -71,6 +70,7 @@ require (
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
+	k8s.io/api v0.36.0 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
 	sigs.k8s.io/knftables v0.0.18 // indirect

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"fmt"
 	"testing"
 	"time"
 )
@@ -22,9 +21,8 @@ func TestForeignIsNoVariable(t *testing.T) {
 		n := newNode(t)
 		podnet := n.network("podnet", "10.1.0.0/24")
 		ips := podnet.add("default-"+sandbox("nerdctl's"), time.Hour)
-		n.put("crictl.json", fmt.Sprintf(`{"items": [{"id": %q, "metadata": {"namespace": "a", "name": "x"}}, {"id": %q, "metadata": {"namespace": "b", "name": "y"}}]}`,
-			sandbox("x"), sandbox("y")))
-		args := []string{"release", "--data-dir", "networks", "--network", "podnet", "--source", "file:crictl.json"}
+		n.pods("pods.json", pod{Name: "x", ContainerIDs: []string{sandbox("x")}})
+		args := []string{"release", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json"}
 		cmd := command(t, n.dir, append(args, row.flags...)...)
 		cmd.Env = append(cmd.Env, row.env)
 		if out, err := cmd.CombinedOutput(); err != nil || podnet.there(ips[0]) != row.left {

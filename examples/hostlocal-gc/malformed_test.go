@@ -106,9 +106,6 @@ func TestRemoveMalformed(t *testing.T) {
 				n.t.Fatal(err)
 			}
 		}},
-		{reason: "a list that only keeps", status: statusError, says: "no source here lists the pods of network podnet", change: func(n *node, _ *podNetwork) {
-			n.put("pods.json", `{"items": [{"id": "`+sandbox("web")+`", "metadata": {"namespace": "shop", "name": "web"}}]}`)
-		}},
 		{reason: "leaked: that is release's", args: "10.1.0.4", status: statusError, says: "10.1.0.4 is leaked and is not removed"},
 		{reason: "in use", args: "10.1.0.2", status: statusError, says: "10.1.0.2 is in-use and is not removed"},
 		{reason: "free", args: "10.1.0.9", status: statusError, says: "10.1.0.9 is not reserved in podnet"},
@@ -199,5 +196,9 @@ func TestMayHold(t *testing.T) {
 		if got := mayHold(&row.pod, r, done, row.sees); got != row.want {
 			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
 		}
+	}
+	keeps := podsource.Answer{Source: "netns", Supplementary: true, Networks: []string{podsource.EveryNetwork}}
+	if err := new(app).checkUnclaimed(r, done, []podsource.Answer{keeps}); err == nil || !strings.Contains(err.Error(), "no source here lists the pods of network podnet") {
+		t.Errorf("beside a source that only keeps: %v", err)
 	}
 }

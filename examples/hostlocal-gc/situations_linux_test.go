@@ -263,12 +263,12 @@ func TestSituations(t *testing.T) {
 		{"a container that nobody speaks for",
 			func(b *bed) { well(b); b.put(dir+"podnet/10.244.1.99", "default-"+sandbox("x")+"\r\neth0") }, well, 1,
 			"UNKNOWN: podnet: 15 of 253 addresses reserved, 14 in use, 1 of owners that no source here knows", []string{"--source netns"}},
-		{"a list of one namespace, which speaks of nothing", func(b *bed) {
+		{"a cache of libcni that proves nothing, so nobody speaks of the network", func(b *bed) {
+			b.kernel()
 			well(b)
-			b.put("/run/pods.json", `{"items": [{"id": "`+sandbox("0")+`", "metadata": {"namespace": "shop", "name": "web"}}]}`)
-			must(t, os.Chtimes("/run/pods.json", time.Time{}, time.Now()))
-			b.args = "--source file:/run/pods.json"
-		}, well, 1, "UNKNOWN: podnet: 14 of 253 addresses reserved, 13 of owners that no source here knows, 1 in use", []string{"ask --source cri"}},
+			must(t, os.MkdirAll("/var/lib/cni/results", 0o755))
+			b.args = "--source netns:nested --source cnicache"
+		}, well, 1, "UNKNOWN: podnet: 14 of 253 addresses reserved, all of owners that no source here knows", []string{"Ask who lists all containers: --source cri"}},
 		{"a later file has the network with a smaller range", func(b *bed) {
 			b.conf("10-podnet.conflist", podnet, "bridge", `, "subnet": "10.244.1.0/28"`)
 			b.reserve(dir+"podnet", 13, 13)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package podfile is a source of pods that reads a file: a list of this project's own form, or what
-// kubectl or crictl printed.
+// Package podfile is a source of pods that reads a file.
 package podfile
 
 import (
@@ -13,7 +12,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,32 +20,24 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// every is all networks.
-var every = []string{podsource.EveryNetwork}
-
 // maxFile limits the size of a list of pods. A node's list has a few hundred KiB. The limit
 // protects the memory from file:/dev/zero.
 const maxFile = 64 << 20
 
 // New returns a source that reads the file at path at each call: a JSON array of pods (see
-// [Decode]), or what `kubectl get pods -A -o json` or `crictl pods -o json` printed. Of kubectl's
-// pods those of the node count; without a name that is $NODE_NAME, or else the host's name.
+// [Decode]).
 //
 // The path - is stdin, which is read once, at the first call, and used for every pass of this
 // process. Nil is no standard input.
-func New(path string, stdin io.Reader, node string) (podsource.Source, error) {
-	nodeName := func() (string, error) {
-		host, err := os.Hostname()
-		return cmp.Or(node, os.Getenv("NODE_NAME"), strings.ToLower(host)), err
-	}
-	read := func() (podsource.Answer, error) { return readFile(path, nodeName) }
+func New(path string, stdin io.Reader) (podsource.Source, error) {
+	read := func() (podsource.Answer, error) { return readFile(path) }
 	switch {
 	case path == "":
 		return nil, errors.New("a path is missing after the colon")
 	case path == "-" && stdin == nil:
 		return nil, errors.New("there is no standard input to read from")
 	case path == "-":
-		read = sync.OnceValues(func() (podsource.Answer, error) { return answer(stdin, nodeName) })
+		read = sync.OnceValues(func() (podsource.Answer, error) { return answer(stdin) })
 	}
 	return podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		a, err := read()
@@ -61,7 +51,7 @@ func New(path string, stdin io.Reader, node string) (podsource.Source, error) {
 
 // readFile reads the file at path. It returns ErrNotHere only if the file itself does not exist:
 // the next alternative is asked then.
-func readFile(path string, node func() (string, error)) (podsource.Answer, error) {
+func readFile(path string) (podsource.Answer, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return podsource.Answer{}, fmt.Errorf("%w: %w", podsource.ErrNotHere, err)
@@ -70,12 +60,12 @@ func readFile(path string, node func() (string, error)) (podsource.Answer, error
 		return podsource.Answer{}, err
 	}
 	defer func() { _ = f.Close() }() // only read
-	return answer(f, node)
+	return answer(f)
 }
 
 // answer reads all of r. The list counts as of the file's modification time (R5, hazards 62 and
 // 75), or of the beginning of the read if r is no regular file.
-func answer(r io.Reader, node func() (string, error)) (podsource.Answer, error) {
+func answer(r io.Reader) (podsource.Answer, error) {
 	asOf := time.Now()
 	if f, ok := r.(fs.File); ok {
 		info, err := f.Stat()
@@ -93,22 +83,11 @@ func answer(r io.Reader, node func() (string, error)) (podsource.Answer, error) 
 	if len(text) > maxFile {
 		return podsource.Answer{}, fmt.Errorf("longer than %d MiB", maxFile>>20)
 	}
-	a, err := decode(text, node)
-	a.AsOf = asOf
-	return a, err
-}
-
-// decode decodes one of three forms, which it detects by the beginning: an array of pods, or an
-// object that kubectl or crictl printed.
-func decode(text []byte, node func() (string, error)) (podsource.Answer, error) {
-	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
-		return decodePrinted(text, node)
-	}
 	pods, err := Decode(text)
-	return podsource.Answer{Pods: pods, Networks: every}, err
+	return podsource.Answer{Pods: pods, Networks: []string{podsource.EveryNetwork}, AsOf: asOf}, err
 }
 
-// Decode decodes a JSON array of pods, one of the forms of file:PATH:
+// Decode decodes a JSON array of pods, the form of file:PATH:
 //
 //	[{"namespace": "shop", "name": "web-1", "uid": "…", "containerIDs": ["…"],
 //	  "ips": ["10.244.1.5"], "startedAt": "2025-03-01T12:00:00Z", "hostNetwork": false}]

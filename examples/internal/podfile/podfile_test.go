@@ -117,7 +117,7 @@ func TestFile(t *testing.T) {
 		{reason: "far too long", path: huge, want: "longer than 64 MiB"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
-			s, err := New(row.path, row.stdin, "")
+			s, err := New(row.path, row.stdin)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -130,7 +130,7 @@ func TestFile(t *testing.T) {
 		})
 	}
 	for path, want := range map[string]string{"": "a path is missing", "-": "no standard input"} {
-		if _, err := New(path, nil, ""); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := New(path, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("path %q of a daemon: got error %v, want %q", path, err, want)
 		}
 	}
@@ -138,7 +138,7 @@ func TestFile(t *testing.T) {
 
 func TestFileIsReadAnew(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pods")
-	s, err := New(path, nil, "")
+	s, err := New(path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestAsOf(t *testing.T) {
 		{"standard input from a file", "-", file, true},
 		{"standard input from a pipe", "-", strings.NewReader("[{}]"), false},
 	} {
-		s, err := New(row.path, row.stdin, "")
+		s, err := New(row.path, row.stdin)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -66,7 +66,7 @@ func (k Kind) Form() string {
 // Kinds returns all kinds.
 func Kinds() []Kind {
 	return []Kind{
-		{"file", "PATH", "a JSON array of pods, or what kubectl or crictl printed of them; - is standard input"},
+		{"file", "PATH", "a JSON array of pods; - is standard input"},
 		{"kubelet", "[SOCKET]", "kubelet's Pods API, from Kubernetes 1.37 on"},
 		{"kube", "[NODE]", "the API server; beside kubelet it is asked only where kubelet has no such API"},
 		{"cri", "[ENDPOINT]", "the container runtime, as unix:///run/containerd/containerd.sock; without an endpoint those that are found"},
@@ -152,7 +152,7 @@ func (p *parser) add(spec string) error {
 	again := slices.Contains(p.node.Only, kind)
 	switch {
 	case name == "file":
-		file, err := podfile.New(arg, p.Stdin, p.Node)
+		file, err := podfile.New(arg, p.Stdin)
 		p.files = append(p.files, file)
 		return err
 	case kind == node.CNICache:
