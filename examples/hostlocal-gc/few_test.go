@@ -66,7 +66,7 @@ func TestErrorOnceAndFirst(t *testing.T) {
 	for _, name := range []string{"list", "plan", "map", "show 10.244.1.2", "release"} {
 		for _, format := range []string{"table", "json"} {
 			args := append(strings.Fields(name), "--data-dir", "networks", "--network", "podnet", "--source", "file:cut.json")
-			if format == "json" && name[0] != 's' {
+			if format == "json" && name[0] != 's' && name != "map" {
 				args = append(args, "-o", format)
 			}
 			cmd := command(t, n.dir, args...)

@@ -43,7 +43,6 @@ type flags struct {
 	dryRun   bool
 
 	cniConf []string
-	svg     string
 
 	ips []string
 	yes bool

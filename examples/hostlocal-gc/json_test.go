@@ -152,7 +152,7 @@ func TestJSONOfScenes(t *testing.T) {
 			n := scenes[name](t)
 			var first map[string]string
 			for _, args := range [][]string{
-				{"list"}, {"plan"}, {"release", "--dry-run"}, {"map"},
+				{"list"}, {"plan"}, {"release", "--dry-run"},
 			} {
 				args = append(args, "--data-dir", "networks", "--source", "file:pods.json", "-o", "json")
 				got := run(t, n.dir, nil, args...)
@@ -180,7 +180,7 @@ func TestJSONOfScenes(t *testing.T) {
 // An empty data directory is no error, and makes a valid report.
 func TestJSONOfNothing(t *testing.T) {
 	n := newNode(t)
-	for _, args := range [][]string{{"list"}, {"plan", "--source", "file:-"}, {"map"}} {
+	for _, args := range [][]string{{"list"}, {"plan", "--source", "file:-"}} {
 		got := run(t, n.dir, strings.NewReader("[{}]"), append(args, "--data-dir", "networks", "-o", "json")...)
 		r := readReport(t, got.stdout)
 		if len(r.Networks)+len(r.Reservations)+len(r.Sources) > 0 || got.status != statusDone {

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,23 +22,20 @@ func (a *app) mapCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "map",
 		Short: "Draw the address range as a picture",
-		Long: `Draw the address range as a grid of cells: one for each address, or for a block
-of addresses if the range is too large for a screen. A block shows its worst
-address, so that it hides no conflict and no leak. It releases nothing, takes no
-lock and writes nothing but the file of --svg.
+		Long: `Draw the address range as a grid with a cell for each address. Of a range that
+is too large for a screen it draws the rows in which something is reserved, the
+worst first. It releases nothing, takes no lock and writes nothing.
 
 Without --cni-conf the range is unknown. The map then goes from the lowest to
-the highest reservation. Without a --source nothing is judged. With -o json the
-output is that of list.`,
-		Example: `  hostlocal-gc map --source file:pods.json --cni-conf 10-podnet.conflist
-  hostlocal-gc map --network podnet --source file:pods.json --svg podnet.svg`,
-		Args: noArgs,
-		RunE: work(a.draw),
+the highest reservation. Without a --source nothing is judged.`,
+		Example: `  hostlocal-gc map --source file:pods.json --cni-conf 10-podnet.conflist`,
+		Args:    noArgs,
+		RunE:    work(a.draw),
 	}
-	a.flags.pass(c)
+	a.flags.data(c)
+	a.flags.judge(c)
+	a.flags.others(c)
 	a.flags.ranges(c)
-	c.Flags().StringVar(&a.flags.svg, "svg", "", "also write the picture to this `FILE` as an SVG; with - only the SVG is printed")
-	_ = c.MarkFlagFilename("svg", "svg")
 	return c
 }
 
@@ -47,9 +43,6 @@ output is that of list.`,
 func (a *app) draw(ctx context.Context) error {
 	if err := a.flags.check(); err != nil {
 		return err
-	}
-	if a.flags.svg == "-" && a.flags.format == formatJSON {
-		return usagef("--svg - and -o json both want stdout")
 	}
 	s, err := a.namedSource()
 	if err != nil {
@@ -63,18 +56,19 @@ func (a *app) draw(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.svgOutside(); err != nil {
-		return err
-	}
 	done, err := a.pass(ctx, s, true)
 	if err != nil {
 		return err
 	}
 	pictures, err := drawAll(&done, ranges)
-	if err != nil {
-		return err
+	switch {
+	case err != nil || len(pictures) == 0 && done.Err != nil: // which was printed
+	case len(pictures) == 0:
+		_, err = fmt.Fprintf(a.stdout, "No network has a directory in %s.\n", a.flags.dataDir)
+	default:
+		_, err = io.WriteString(a.stdout, picture.Text(a.screen, pictures))
 	}
-	return a.show(&done, pictures)
+	return err
 }
 
 // ranges reads the configurations. Each must be of a network that is drawn.
@@ -132,54 +126,4 @@ func drawAll(r *result, ranges map[string][]picture.Range) ([]picture.Picture, e
 		}))
 	}
 	return pictures, nil
-}
-
-// show writes the pictures where the flags say.
-func (a *app) show(r *result, pictures []picture.Picture) error {
-	switch a.flags.svg {
-	case "":
-	case "-":
-		_, err := io.WriteString(a.stdout, picture.SVG(pictures))
-		return err
-	default:
-		if err := os.WriteFile(a.flags.svg, []byte(picture.SVG(pictures)), 0o644); err != nil {
-			return fmt.Errorf("writing the SVG: %w", err)
-		}
-	}
-	if a.flags.format == formatJSON {
-		return a.printJSON(&r.Report)
-	}
-	if len(pictures) == 0 {
-		if r.Err == nil {
-			fmt.Fprintf(a.stdout, "No network has a directory in %s.\n", a.flags.dataDir)
-		}
-		return nil
-	}
-	_, err := io.WriteString(a.stdout, picture.Text(a.screen, pictures))
-	return err
-}
-
-// svgOutside refuses to write into the data dir: a mistyped path must not
-// replace a reservation.
-func (a *app) svgOutside() error {
-	if a.flags.svg == "" || a.flags.svg == "-" {
-		return nil
-	}
-	dir, err := filepath.EvalSymlinks(filepath.Dir(a.flags.svg))
-	if err != nil {
-		return fmt.Errorf("writing the SVG: %w", err)
-	}
-	data, err := filepath.EvalSymlinks(a.flags.dataDir)
-	if err != nil {
-		return fmt.Errorf("data dir: %w", err)
-	}
-	dir, errDir := filepath.Abs(dir)
-	data, errData := filepath.Abs(data)
-	if err := errors.Join(errDir, errData); err != nil {
-		return err
-	}
-	if rel, err := filepath.Rel(data, dir); err == nil && filepath.IsLocal(rel) {
-		return fmt.Errorf("the SVG would be written into the data dir, to %s", a.flags.svg)
-	}
-	return nil
 }

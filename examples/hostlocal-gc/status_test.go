@@ -91,7 +91,6 @@ func TestWrongUsage(t *testing.T) {
 		{reason: "a release of all networks", args: "release --data-dir networks --source file:pods.json", status: statusUsage, stderr: "a --network is missing"},
 		{reason: "an exit code of a release", args: "release --data-dir networks --network podnet --source file:pods.json --exit-code", status: statusUsage, stderr: "--exit-code is for plan"},
 		{reason: "list has no exit code", args: "list --exit-code", status: statusUsage, stderr: "unknown flag: --exit-code"},
-		{reason: "two want stdout", args: "map --svg - -o json", status: statusUsage, stderr: "both want stdout"},
 	})
 }
 
@@ -115,8 +114,6 @@ func TestBadInput(t *testing.T) {
 		{reason: "no such configuration", args: "map --data-dir networks --cni-conf none.conf", status: statusError, stderr: "reading the CNI configuration: none.conf"},
 		{reason: "a configuration that is none", args: "map --data-dir networks --cni-conf pods.json", status: statusError, stderr: "reading the CNI configuration: pods.json: "},
 		{reason: "another network's configuration", args: "map --data-dir networks --cni-conf conf.conf", status: statusError, stderr: `gives host-local no network that is drawn; drawn are podnet, storage`},
-		{reason: "an SVG over a reservation", args: "map --data-dir networks --svg networks/podnet/10.244.1.2", status: statusError, stderr: "would be written into the data dir"},
-		{reason: "an SVG nowhere", args: "map --data-dir networks --svg none/x.svg", status: statusError, stderr: "writing the SVG: "},
 	})
 }
 

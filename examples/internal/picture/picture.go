@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package picture draws a network's address ranges as grids with a cell for each address.
+//
+// [Draw] makes a [Picture], which [Text] shows on a terminal and [Inline] on a page. [ReadLast] reads
+// the addresses at which host-local continues its search.
 package picture
 
 import (
-	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"math/bits"
 	"net/netip"
 	"slices"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
-const (
-	// maxCells is the default limit of cells for one range. More would not fit on a screen.
-	maxCells = 1024
-	// maxBlock is the largest block for a whole range. If larger blocks were needed, and smaller
-	// ones suffice for the occupied part, only that part is drawn. host-local fills a range from
-	// its start, so the rest of a /64 is free.
-	maxBlock = 256
-	// grid is the largest number of cells in a row. Rows are aligned to it, so that each begins at
-	// a round address.
-	grid = 32
-)
+// maxCells is the largest number of cells of a range. More would not fit on a screen.
+const maxCells = 512
 
 // A Range is a range of host-local.
 type Range = iprange.Range
@@ -34,13 +33,11 @@ type Input struct {
 	Ranges []Range
 	// Reservations are the addresses that are not free, in any order.
 	Reservations []Reservation
-	// Last are the addresses that host-local handed out last. They are marked.
+	// Last are the addresses that host-local handed out last. They are listed.
 	Last []netip.Addr
-	// Cells limits the cells for one range; zero means 1024.
-	Cells int
 }
 
-// A Picture is a network's address space in cells.
+// A Picture is a network's address space.
 type Picture struct {
 	Title  string
 	Panels []Panel
@@ -53,22 +50,10 @@ type Picture struct {
 // A Panel is one range.
 type Panel struct {
 	Range Range
-	// Cells are in the order of their addresses, without gaps.
-	Cells []Cell
-	// Counts is the number of addresses of the range in each state, except free ones.
-	Counts [states]int
-	// Last are the marked addresses in the range, sorted.
+	// States are those of the addresses that are not free.
+	States map[netip.Addr]State
+	// Last are the addresses in the range that were handed out last, sorted.
 	Last []netip.Addr
-
-	shift uint // a cell has 2^shift addresses
-}
-
-// A Cell is one address, or a block of addresses.
-type Cell struct {
-	First, Last netip.Addr
-	State       State       // the worst state in it
-	Counts      [states]int // as in Panel
-	Marked      bool        // contains one of the Panel's Last
 }
 
 // Draw makes the picture of a network.
@@ -110,128 +95,130 @@ func spans(rs []Reservation) []Range {
 }
 
 func drawRange(r Range, in Input) Panel {
-	p := Panel{Range: r}
-	for _, ip := range in.Last {
-		if r.Contains(ip) {
-			p.Last = append(p.Last, ip)
-		}
+	p := Panel{Range: r, States: make(map[netip.Addr]State)}
+	if r.Contains(r.Gateway) {
+		p.States[r.Gateway] = Gateway // unless it was handed out all the same
 	}
-	slices.SortFunc(p.Last, netip.Addr.Compare)
-	p.Last = slices.Compact(p.Last)
-	var inside []Reservation
 	for _, res := range in.Reservations {
 		if r.Contains(res.IP) {
-			inside = append(inside, res)
+			p.States[res.IP] = res.State
 		}
 	}
-	p.lay(inside, uint64(cmp.Or(in.Cells, maxCells)))
-	for _, res := range inside {
-		p.put(res.IP, res.State)
-	}
-	if g := r.Gateway; r.Contains(g) &&
-		!slices.ContainsFunc(inside, func(res Reservation) bool { return res.IP == g }) {
-		p.put(g, Gateway)
-	}
-	for _, ip := range p.Last {
-		if i, ok := p.cellOf(ip); ok {
-			p.Cells[i].Marked = true
-		}
-	}
+	p.Last = slices.DeleteFunc(slices.Clone(in.Last), func(ip netip.Addr) bool { return !r.Contains(ip) })
+	slices.SortFunc(p.Last, netip.Addr.Compare)
 	return p
 }
 
-// lay chooses the part of the range to draw and its scale, and makes the cells.
-func (p *Panel) lay(inside []Reservation, most uint64) {
-	first, last := numberOf(p.Range.First), numberOf(p.Range.Last)
-	if scale(first, last, most) > scale(number{}, number{lo: most*maxBlock - 1}, most) {
-		first, last = p.occupied(inside, first, last)
-	}
-	p.shift = scale(first, last, most)
-	base := first.over(p.shift)
-	n := last.over(p.shift).minus(base).lo + 1
-	p.Cells = make([]Cell, n)
-	for i := range p.Cells {
-		from := base.plus(number{lo: uint64(i)}).times(p.shift)
-		to := from.plus(number{lo: 1}.times(p.shift)).minus(number{lo: 1})
-		if from.less(first) {
-			from = first
-		}
-		if last.less(to) {
-			to = last
-		}
-		p.Cells[i] = Cell{First: from.addr(p.Range.First), Last: to.addr(p.Range.First)}
-	}
-}
-
-// scale returns the smallest shift with which a range needs at most most cells. Cells begin at
-// multiples of their size.
-func scale(first, last number, most uint64) uint {
-	shift := uint(0)
-	for !last.over(shift).minus(first.over(shift)).less(number{lo: most}) {
-		shift++
-	}
-	return shift
-}
-
-// occupied returns the part of a range with reservations or marks, widened to whole rows.
-func (p *Panel) occupied(inside []Reservation, first, last number) (from, to number) {
-	from, to = last, first
-	see := func(ip netip.Addr) {
-		if n := numberOf(ip); n.less(from) {
-			from = n
-		}
-		if n := numberOf(ip); to.less(n) {
-			to = n
+// rows returns the first address of each row to draw. A row has n addresses, a power of two, and begins
+// at a multiple of n. Of a range that is too large, rows are drawn in which something is reserved, the
+// worst ones if these are too many, too. left is the number of those that are left out.
+func (p *Panel) rows(n int) (rows []netip.Addr, left int) {
+	worst := make(map[netip.Addr]State)
+	see := func(ip netip.Addr, s State) {
+		row, err := ip.Prefix(ip.BitLen() - bits.TrailingZeros(uint(n)))
+		if err == nil { // as for each address that is valid
+			worst[row.Addr()] = max(worst[row.Addr()], s)
 		}
 	}
-	for _, r := range inside {
-		see(r.IP)
+	see(p.Range.First, Free)
+	for ip := p.Range.First; p.Range.Size() < maxCells && p.Range.Contains(ip); ip = ip.Next() {
+		see(ip, Free)
 	}
-	for _, ip := range p.Last {
-		see(ip)
+	for ip, s := range p.States {
+		see(ip, s)
 	}
-	if to.less(from) { // nothing is occupied
-		from, to = first, first
+	rows = slices.SortedFunc(maps.Keys(worst), netip.Addr.Compare)
+	if left = len(rows) - maxCells/n; left <= 0 {
+		return rows, 0
 	}
-	const row = 5 // grid is 2^5
-	from = from.over(row).times(row)
-	to = to.over(row).plus(number{lo: 1}).times(row).minus(number{lo: 1})
-	if from.less(first) {
-		from = first
-	}
-	if last.less(to) {
-		to = last
-	}
-	return from, to
+	slices.SortStableFunc(rows, func(a, b netip.Addr) int { return int(worst[b]) - int(worst[a]) })
+	rows = rows[:maxCells/n]
+	slices.SortFunc(rows, netip.Addr.Compare)
+	return rows, left
 }
 
-func (p *Panel) cellOf(ip netip.Addr) (int, bool) {
-	if len(p.Cells) == 0 || ip.Less(p.Cells[0].First) || p.Cells[len(p.Cells)-1].Last.Less(ip) {
-		return 0, false
-	}
-	return int(numberOf(ip).over(p.shift).minus(numberOf(p.Cells[0].First).over(p.shift)).lo), true
-}
-
-// isBlock reports whether the cell has several addresses.
-func (c *Cell) isBlock() bool { return c.First != c.Last }
-
-// share returns n as a share of the cell's addresses that can be handed out.
-func (c *Cell) share(n int) float64 {
-	return float64(n) / max(1, size(c.First, c.Last).float()-float64(c.Counts[Gateway]))
-}
-
-// taken returns the number of reserved addresses in the cell.
-func (c *Cell) taken() (n int) {
-	for s := InUse; s < states; s++ {
-		n += c.Counts[s]
+// width is that of the longest label of rows.
+func width(rows []netip.Addr) (n int) {
+	for _, ip := range rows {
+		n = max(n, len(ip.String()))
 	}
 	return n
 }
 
-func (p *Panel) put(ip netip.Addr, s State) {
-	p.Counts[s]++
-	if i, ok := p.cellOf(ip); ok {
-		p.Cells[i].Counts[s]++
-		p.Cells[i].State = max(p.Cells[i].State, s)
+// summary says how much of the range is used, and by what.
+func (p *Panel) summary(guessed bool) string {
+	var counts [states]int
+	for _, s := range p.States {
+		counts[s]++
 	}
+	used, what := len(p.States)-counts[Gateway], ""
+	if guessed {
+		what = " from the lowest to the highest reservation"
+	}
+	size := fmt.Sprintf("%.0f", p.Range.Size())
+	if n := p.Range.Size(); n > 1<<24 {
+		size = fmt.Sprintf("about 2^%.0f", math.Log2(n))
+	}
+	text := fmt.Sprintf("%d of %s used%s", used, size, what)
+	separator := ": "
+	for s := InUse; s < states; s++ {
+		if counts[s] > 0 {
+			text += fmt.Sprintf("%s%d %s", separator, counts[s], s.Label())
+			separator = ", "
+		}
+	}
+	return text
+}
+
+// notes are the lines under a panel of which n addresses make a row.
+func (p *Panel) notes(guessed bool, n int) []string {
+	notes := []string{p.summary(guessed)}
+	if p.Range.Size() >= maxCells {
+		notes = append(notes, "Rows in which nothing is reserved are not drawn.")
+	}
+	if _, left := p.rows(n); left > 0 {
+		notes = append(notes, fmt.Sprintf("Nor are %s in which nothing is worse.", term.Count(left, "other row")))
+	}
+	if len(p.Last) > 0 {
+		notes = append(notes, "last_reserved_ip: "+join(p.Last))
+	}
+	return notes
+}
+
+// notes describe the picture as a whole.
+func (p *Picture) notes() (notes []string) {
+	if len(p.Panels) == 0 {
+		notes = append(notes, "Nothing is reserved, and the range is unknown.")
+	}
+	if n := len(p.Outside); n > 0 {
+		notes = append(notes, fmt.Sprintf("%s outside of the range: %s", term.Count(n, "reservation"), join(p.Outside)))
+	}
+	return notes
+}
+
+// legend returns the states in pictures, the worst first.
+func legend(pictures []Picture) (used []State) {
+	seen := [states]bool{Free: true}
+	for i := range pictures {
+		for _, p := range pictures[i].Panels {
+			for _, s := range p.States {
+				seen[s] = true
+			}
+		}
+	}
+	for s := states; s > 0; s-- {
+		if seen[s-1] {
+			used = append(used, s-1)
+		}
+	}
+	return used
+}
+
+// join lists the first few addresses.
+func join(ips []netip.Addr) string {
+	words := make([]string, len(ips))
+	for i, ip := range ips {
+		words[i] = ip.String()
+	}
+	return term.Few(words, 5)
 }

@@ -3,12 +3,17 @@
 package picture
 
 import (
+	"encoding/xml"
+	"fmt"
 	"net/netip"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
@@ -23,167 +28,186 @@ func held(state State, ips ...string) []Reservation {
 	return rs
 }
 
-func all(lists ...[]Reservation) []Reservation {
-	var rs []Reservation
-	for _, l := range lists {
-		rs = append(rs, l...)
-	}
-	return rs
-}
-
-// sketch writes a panel's cells as glyphs, and runs of free cells as their number.
-func sketch(p *Panel) string {
+// sketch writes the glyphs of the addresses of the rows that are drawn, a line for each.
+func sketch(p *Panel, n int) string {
 	var out strings.Builder
-	free := 0
-	flush := func() {
-		if free > 0 {
-			out.WriteString(" " + number{lo: uint64(free)}.String() + " ")
+	rows, left := p.rows(n)
+	for _, ip := range rows {
+		out.WriteString(ip.String() + " ")
+		for range n {
+			if p.Range.Contains(ip) {
+				out.WriteString(styles[p.States[ip]].glyph)
+			}
+			ip = ip.Next()
 		}
-		free = 0
+		out.WriteByte('\n')
 	}
-	for _, c := range p.Cells {
-		if c.State == Free && !c.Marked {
-			free++
-			continue
-		}
-		flush()
-		glyph := styles[c.State].glyph
-		if c.Marked {
-			glyph = "[" + glyph + "]"
-		}
-		out.WriteString(glyph)
+	if left > 0 {
+		fmt.Fprintln(&out, left)
 	}
-	flush()
-	return strings.TrimSpace(out.String())
+	return out.String()
 }
 
 func TestDraw(t *testing.T) {
-	c24 := Range{First: ip("10.0.0.1"), Last: ip("10.0.0.254"), Gateway: ip("10.0.0.1")}
+	c28 := Range{First: ip("10.0.0.1"), Last: ip("10.0.0.14"), Gateway: ip("10.0.0.1")}
+	c16 := Range{First: ip("10.0.0.1"), Last: ip("10.0.255.254")}
+	var full []Reservation
+	for a := c16.First; c16.Contains(a); a = a.Next() {
+		full = append(full, Reservation{a, InUse})
+	}
+	full[100].State, full[60000].State = Leaked, Conflict
 	for _, row := range []struct {
 		reason string
 		in     Input
-		cells  []string // a sketch for each panel
-		blocks []string // number of addresses in a cell
+		want   string // a sketch of each panel
 		out    []netip.Addr
 	}{
-		{
-			"each address is a cell, and the gateway is none of the free ones",
-			Input{Ranges: []Range{c24}, Reservations: all(held(InUse, "10.0.0.2", "10.0.0.5"), held(Leaked, "10.0.0.3"), held(Conflict, "10.0.0.254"))},
-			[]string{"g#x 1 # 248 !"}, []string{"1"}, nil,
-		},
-		{
-			"a gateway that was handed out all the same is shown as that",
-			Input{Ranges: []Range{c24}, Reservations: held(Leaked, "10.0.0.1")},
-			[]string{"x 253"}, []string{"1"}, nil,
-		},
-		{
-			"a gateway outside of the range takes no cell",
-			Input{Ranges: []Range{{First: ip("10.0.0.8"), Last: ip("10.0.0.11"), Gateway: ip("10.0.0.1")}}},
-			[]string{"4"}, []string{"1"}, nil,
-		},
-		{
-			"where host-local goes on is marked, whether reserved or not",
-			Input{Ranges: []Range{c24}, Last: []netip.Addr{ip("10.0.0.3"), ip("fd00::3"), ip("10.9.9.9")}, Reservations: held(InUse, "10.0.0.2")},
-			[]string{"g#[.] 251"}, []string{"1"}, nil,
-		},
-		{
-			"without a range, from the lowest to the highest reservation, by family",
-			Input{Reservations: all(held(InUse, "10.0.0.9", "fd00::4"), held(Young, "10.0.0.5", "fd00::3:fff1"))},
-			[]string{"o 3 #", "# 1,022 o"}, []string{"1", "256"}, nil,
-		},
-		{
-			"a single reservation is a range of one",
-			Input{Reservations: held(InUse, "10.0.0.9")},
-			[]string{"#"}, []string{"1"}, nil,
-		},
-		{"nothing at all", Input{}, nil, nil, nil},
-		{
-			"a range too large is scaled, and of a block the worst is seen",
-			Input{
-				Ranges: []Range{{First: ip("10.0.0.1"), Last: ip("10.0.255.254")}},
-				Reservations: all(held(InUse, "10.0.0.2", "10.0.0.63", "10.0.0.64", "10.0.255.254"), held(Leaked, "10.0.0.65"),
-					held(Young, "10.0.1.0", "10.0.1.63"), held(InUse, "10.0.1.1"),
-					held(Foreign, "10.0.2.0", "10.0.2.64"), held(Young, "10.0.2.1"), held(Leaked, "10.0.2.65")),
-			},
-			[]string{"#x 2 o 3 fx 1,013 #"}, []string{"64"}, nil,
-		},
-		{
-			"what has less room is drawn with fewer cells",
-			Input{Ranges: []Range{{First: ip("10.0.0.0"), Last: ip("10.0.255.255")}}, Reservations: held(InUse, "10.0.0.127", "10.0.0.128"), Cells: 512},
-			[]string{"## 510"}, []string{"128"}, nil,
-		},
-		{
-			"of a range that is nearly empty only the occupied part is drawn, in whole rows",
-			Input{
-				Ranges:       []Range{{First: ip("fd00::1"), Last: ip("fd00::ffff:ffff:ffff:ffff"), Gateway: ip("fd00::1")}},
-				Reservations: held(InUse, "fd00::2", "fd00::21"), Last: []netip.Addr{ip("fd00::3")},
-			},
-			[]string{"g#[.] 29 # 30"}, []string{"1"}, nil,
-		},
-		{
-			"the occupied part of such a range may need a scale, too",
-			Input{Ranges: []Range{{First: ip("fd00::"), Last: ip("fd00::ffff:ffff:ffff:ffff")}}, Reservations: held(InUse, "fd00::2", "fd00:0:0:0:1::")},
-			[]string{"# 511 #"}, []string{"549,755,813,888"}, nil,
-		},
-		{
-			"such a range without any reservation shows its first row",
-			Input{Ranges: []Range{{First: ip("fd00::1"), Last: ip("fd00::ffff:ffff:ffff:ffff")}}},
-			[]string{"31"}, []string{"1"}, nil,
-		},
-		{
-			"the last addresses there are",
-			Input{Ranges: []Range{{First: ip("ffff:ffff:ffff:ffff::"), Last: ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")}}, Reservations: held(InUse, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")},
-			[]string{"31 #"}, []string{"1"}, nil,
-		},
-		{
-			"reservations outside of all ranges are listed",
+		{"each address is a cell, and the gateway is none of the free ones",
+			Input{Ranges: []Range{c28}, Reservations: slices.Concat(held(InUse, "10.0.0.2", "10.0.0.5"), held(Leaked, "10.0.0.3"), held(Conflict, "10.0.0.14"))},
+			"10.0.0.0 g#x.#..\n10.0.0.8 ......!\n", nil},
+		{"a gateway that was handed out all the same is shown as that", Input{Ranges: []Range{c28}, Reservations: held(Leaked, "10.0.0.1")},
+			"10.0.0.0 x......\n10.0.0.8 .......\n", nil},
+		{"a gateway outside of the range takes no cell", Input{Ranges: []Range{{First: ip("10.0.0.8"), Last: ip("10.0.0.11"), Gateway: ip("10.0.0.1")}}},
+			"10.0.0.8 ....\n", nil},
+		{"without a range, from the lowest to the highest reservation, by family",
+			Input{Reservations: slices.Concat(held(InUse, "10.0.0.9", "fd00::4"), held(Young, "10.0.0.5", "fd00::3:fff1"))},
+			"10.0.0.0 o..\n10.0.0.8 .#\n" + "fd00:: #...\nfd00::3:fff0 .o\n", nil},
+		{"nothing at all", Input{}, "", nil},
+		{"of a large range the rows in which something is reserved are drawn",
+			Input{Ranges: []Range{c16}, Reservations: slices.Concat(held(InUse, "10.0.0.2", "10.0.255.254"), held(Leaked, "10.0.0.65"))},
+			"10.0.0.0 .#.....\n10.0.0.64 .x......\n10.0.255.248 ......#\n", nil},
+		{"a subnet of IPv6, and the gateway's row", Input{Ranges: []Range{{First: ip("fd00::1"), Last: ip("fd00::ffff:ffff:ffff:ffff"), Gateway: ip("fd00::1")}}},
+			"fd00:: g......\n", nil},
+		{"the last addresses there are",
+			Input{Ranges: []Range{{First: ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"), Last: ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")}}},
+			"ffff:ffff:ffff:ffff:ffff:ffff:ffff:fff8 ..\n", nil},
+		{"reservations outside of all ranges are listed",
 			Input{Ranges: []Range{{First: ip("10.0.0.1"), Last: ip("10.0.0.2")}, {First: ip("10.0.0.8"), Last: ip("10.0.0.9")}}, Reservations: held(InUse, "fd00::1", "10.0.0.5", "10.0.0.9")},
-			[]string{"2", "1 #"},
-			[]string{"1", "1"},
-			[]netip.Addr{ip("10.0.0.5"), ip("fd00::1")},
-		},
+			"10.0.0.0 ..\n10.0.0.8 .#\n", []netip.Addr{ip("10.0.0.5"), ip("fd00::1")}},
 	} {
-		t.Run(row.reason, func(t *testing.T) {
-			p := Draw(row.in)
-			var cells, blocks []string
-			for i := range p.Panels {
-				panel := &p.Panels[i]
-				cells = append(cells, sketch(panel))
-				blocks = append(blocks, number{lo: 1}.times(panel.shift).String())
-				checkCells(t, panel)
-			}
-			if diff := cmp.Diff(row.cells, cells); diff != "" {
-				t.Errorf("cells (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(row.blocks, blocks); diff != "" {
-				t.Errorf("addresses in a cell (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(row.out, p.Outside, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-				t.Errorf("outside (-want +got):\n%s", diff)
-			}
-		})
+		p, got := Draw(row.in), ""
+		for i := range p.Panels {
+			got += sketch(&p.Panels[i], 8)
+		}
+		if diff := cmp.Diff(row.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+		if diff := cmp.Diff(row.out, p.Outside, sameAddr); diff != "" {
+			t.Errorf("%s: outside (-want +got):\n%s", row.reason, diff)
+		}
+	}
+	p := Draw(Input{Ranges: []Range{c16}, Reservations: full})
+	rows, left := p.Panels[0].rows(32)
+	if len(rows) != 16 || left != 2048-16 || rows[0] != ip("10.0.0.0") || rows[3] != ip("10.0.0.96") || rows[15] != ip("10.0.234.96") {
+		t.Errorf("of more rows than fit, the worst are drawn in their order: %v, and %d are not", rows, left)
 	}
 }
 
-// checkCells checks every panel: the number of cells fits, and they are inside of the range and
-// without gaps.
-func checkCells(t *testing.T, p *Panel) {
-	t.Helper()
-	if len(p.Cells) == 0 || len(p.Cells) > maxCells {
-		t.Errorf("%d cells", len(p.Cells))
+func example() []Picture {
+	return []Picture{
+		Draw(Input{
+			Title: "podnet", Ranges: []Range{{First: ip("10.0.0.1"), Last: ip("10.0.0.46"), Gateway: ip("10.0.0.1")}},
+			Reservations: slices.Concat(held(InUse, "10.0.0.2", "10.0.0.34"), held(Leaked, "10.0.0.3", "10.0.7.1"), held(Young, "10.0.0.35"), held(Conflict, "10.0.0.46")),
+			Last:         []netip.Addr{ip("10.0.0.35"), ip("10.0.0.34"), ip("10.9.0.1")},
+		}),
+		Draw(Input{Title: "storage", Reservations: held(InUse, "fd00::2", "fd00::ffff:4")}),
+		Draw(Input{Title: "empty"}),
 	}
-	for i, c := range p.Cells {
-		if !p.Range.Contains(c.First) || !p.Range.Contains(c.Last) || c.Last.Less(c.First) {
-			t.Errorf("cell %d, %s to %s, is not within %s to %s", i, c.First, c.Last, p.Range.First, p.Range.Last)
+}
+
+func TestText(t *testing.T) {
+	for _, row := range []struct {
+		reason   string
+		width    int
+		pictures []Picture
+		want     string
+	}{
+		{"a pipe is laid out for 80 columns, and its lines are not broken", 0, example(), `
+! conflict, malformed or failed; x leaked; o young or starting; # in use; g gateway; . free
+
+podnet  10.0.0.1 to 10.0.0.46
+          +0              +8              +16             +24
+10.0.0.0    g # x . . . . . . . . . . . . . . . . . . . . . . . . . . . .
+10.0.0.32 . . # o . . . . . . . . . . !
+5 of 45 used: 2 in use, 1 young or starting, 1 leaked, 1 conflict, malformed or failed
+last_reserved_ip: 10.0.0.34, 10.0.0.35
+1 reservation outside of the range: 10.0.7.1
+
+storage  fd00::2 to fd00::ffff:4
+             +0              +8              +10             +18
+fd00::           # . . . . . . . . . . . . . . . . . . . . . . . . . . . . .
+fd00::ffff:0 . . . . #
+2 of about 2^32 used from the lowest to the highest reservation: 2 in use
+Rows in which nothing is reserved are not drawn.
+
+empty
+Nothing is reserved, and the range is unknown.
+`},
+		{"a narrow screen has shorter rows", 40, example()[:1], `
+! conflict, malformed or failed;
+x leaked; o young or starting; # in use;
+g gateway; . free
+
+podnet  10.0.0.1 to 10.0.0.46
+          +0
+10.0.0.0    g # x . . . .
+10.0.0.8  . . . . . . . .
+10.0.0.16 . . . . . . . .
+10.0.0.24 . . . . . . . .
+10.0.0.32 . . # o . . . .
+10.0.0.40 . . . . . . !
+5 of 45 used: 2 in use, 1 young or
+starting, 1 leaked, 1 conflict,
+malformed or failed
+last_reserved_ip: 10.0.0.34, 10.0.0.35
+1 reservation outside of the range:
+10.0.7.1
+`},
+	} {
+		plain := Text(term.Screen{Width: row.width}, row.pictures)
+		if diff := cmp.Diff(strings.TrimPrefix(row.want, "\n"), plain); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
-		if i > 0 && c.First != p.Cells[i-1].Last.Next() {
-			t.Errorf("cell %d begins at %s, after %s", i, c.First, p.Cells[i-1].Last)
+		coloured := Text(term.Screen{Width: row.width, Colour: true}, row.pictures)
+		if diff := cmp.Diff(plain, regexp.MustCompile("\x1b\\[[0-9;]+m").ReplaceAllString(coloured, "")); diff != "" {
+			t.Errorf("%s: coloured, without the colours (-plain +coloured):\n%s", row.reason, diff)
 		}
-		if at, ok := p.cellOf(c.First); !ok || at != i {
-			t.Errorf("%s is said to be in cell %d, and is in %d", c.First, at, i)
+		if want := "\x1b[7;35mx\x1b[0m"; !strings.Contains(coloured, want) {
+			t.Errorf("%s: %q is not in the coloured picture", row.reason, want)
 		}
-		if at, ok := p.cellOf(c.Last); !ok || at != i {
-			t.Errorf("%s is said to be in cell %d, and is in %d", c.Last, at, i)
+	}
+}
+
+// All states differ from each other, with colours and without.
+func TestStatesDiffer(t *testing.T) {
+	seen := make(map[string]State)
+	for s := Free; s < states; s++ {
+		for _, sign := range []string{"glyph " + styles[s].glyph, "fill " + styles[s].fill, "class " + styles[s].class} {
+			if other, ok := seen[sign]; ok {
+				t.Errorf("%s and %s have the same %s", other.Label(), s.Label(), sign)
+			}
+			seen[sign] = s
+		}
+	}
+}
+
+// The page's picture has the cells of the text, with tooltips, and nothing active or foreign.
+func TestInline(t *testing.T) {
+	html := Inline(example()[0])
+	for _, m := range regexp.MustCompile(`<([a-z]+)`).FindAllStringSubmatch(html, -1) {
+		if !slices.Contains([]string{"svg", "rect", "text", "title", "p", "b"}, m[1]) {
+			t.Errorf("element %s", m[1])
+		}
+	}
+	if err := xml.Unmarshal([]byte("<div>"+strings.ReplaceAll(html, "&ensp;", "")+"</div>"), new(struct{})); err != nil {
+		t.Error(err)
+	}
+	for text, n := range map[string]int{
+		"<title>10.0.0.2: in use</title>": 1, "<title>10.0.0.1: gateway</title>": 1, "<title>10.0.0.4: free</title>": 1, "<title>10.0.0.": 46,
+		`class="g leaked"`: 2, `class="g conflict"`: 2, ">10.0.0.32</text>": 1, "<p>5 of 45 used: ": 1, "<p>1 reservation outside": 1,
+	} {
+		if got := strings.Count(html, text); got != n {
+			t.Errorf("%q is %d times in it, want %d:\n%s", text, got, n, html)
 		}
 	}
 }
@@ -222,7 +246,7 @@ func TestFromReport(t *testing.T) {
 			want = append(want, Reservation{address, row.state})
 		}
 	}
-	if diff := cmp.Diff(want, FromReport(&r, "podnet"), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, FromReport(&r, "podnet"), sameAddr); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

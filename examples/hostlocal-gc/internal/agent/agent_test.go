@@ -81,7 +81,7 @@ func TestAgent(t *testing.T) {
 			t.Errorf("the page lacks %s", ip)
 		}
 	}
-	for _, text := range []string{"in-use", "young", "released", "younger than the minimum age", "10.1.0.2 to 10.1.0.19, 18 addresses", "<svg ",
+	for _, text := range []string{"in-use", "young", "released", "younger than the minimum age", "10.1.0.2 to 10.1.0.19", "<svg ",
 		"<h2>others <small>only read", "1 address released since the start", "<td>file</td><td>3</td>"} {
 		if !strings.Contains(page.body, text) {
 			t.Errorf("the page lacks %q", text)

@@ -28,13 +28,10 @@ var (
 	pageTemplate = template.Must(template.New("page").Parse(pageText))
 )
 
-// style is the style sheet of the page: the picture's and then the page's own.
-func style() string { return "\n" + picture.Style() + pageStyle }
-
 // contentPolicy allows the page its style sheet and nothing else, as a second defence against
 // values that were not escaped.
 func contentPolicy() string {
-	sum := sha256.Sum256([]byte(style()))
+	sum := sha256.Sum256([]byte(pageStyle))
 	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
 		"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 }
@@ -80,7 +77,7 @@ type sourceRow struct {
 func (a *Agent) writePage(w io.Writer, now time.Time) error {
 	o, last := &a.opts, a.statuses.get()
 	p := page{
-		Style: template.CSS(style()), // a constant of this program
+		Style: template.CSS(pageStyle), // a constant of this program
 		Node:  o.Node, DataDir: o.DataDir, MinAge: minimumAge(&o.Passes), Interval: cmp.Or(o.Passes.Interval, gc.DefaultInterval), DryRun: o.Passes.DryRun,
 		Now: stamp(now), Since: term.Age(now, a.statuses.since), Sentence: sentence(&last, now), Error: last.err != nil, Notes: last.notes,
 	}

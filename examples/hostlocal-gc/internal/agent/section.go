@@ -21,7 +21,6 @@ import (
 const (
 	maxRows  = 256 // in a list that should be complete
 	someRows = 32  // in other lists, where nobody would find an address
-	maxCells = 512 // in a picture
 	few      = 8   // in a list before it is unfolded
 )
 
@@ -158,9 +157,8 @@ func newRow(e *gc.Entry, now time.Time) (out row) {
 // draw adds the picture of the range.
 func (n *section) draw(report *gc.Report, ranges []picture.Range) error {
 	last, err := picture.ReadLast(filepath.Join(report.DataDir, n.Name))
-	svg := picture.Inline([]picture.Picture{picture.Draw(picture.Input{
-		Title: n.Name, Ranges: ranges, Reservations: picture.FromReport(report, n.Name), Last: last, Cells: maxCells,
-	})})
-	n.Picture = template.HTML(svg) // its texts are escaped
+	n.Picture = template.HTML(picture.Inline(picture.Draw(picture.Input{ // it names addresses alone
+		Ranges: ranges, Reservations: picture.FromReport(report, n.Name), Last: last,
+	})))
 	return err
 }
