@@ -195,7 +195,7 @@ func TestStatesDiffer(t *testing.T) {
 func TestInline(t *testing.T) {
 	html := Inline(example()[0])
 	for _, m := range regexp.MustCompile(`<([a-z]+)`).FindAllStringSubmatch(html, -1) {
-		if !slices.Contains([]string{"svg", "rect", "text", "title", "p", "b"}, m[1]) {
+		if !slices.Contains([]string{"svg", "rect", "text", "title", "p", "b", "span"}, m[1]) {
 			t.Errorf("element %s", m[1])
 		}
 	}

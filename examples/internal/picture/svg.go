@@ -25,7 +25,7 @@ func Inline(p Picture) string {
 	var out strings.Builder
 	out.WriteString("<p>")
 	for _, s := range legend([]Picture{p}) {
-		fmt.Fprintf(&out, "<svg class=\"range\" width=\"%d\" height=\"%d\">%s</svg> %s &ensp;\n", edge, edge, cell(0, 0, s, s.Label()), s.Label())
+		fmt.Fprintf(&out, "<span><svg class=\"range\" width=\"%d\" height=\"%d\">%s</svg> %s &ensp;</span>\n", edge, edge, cell(0, 0, s, s.Label()), s.Label())
 	}
 	out.WriteString("</p>\n")
 	for i := range p.Panels {
