@@ -50,22 +50,8 @@ func (a *app) printChecked(all *checked) error {
 	}
 	var out strings.Builder
 	shown := all.Findings[:min(len(all.Findings), fewFindings)]
-	for i, f := range shown {
-		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(wordStyle(f.Word), f.Line())))
-		if i > 0 && f.Word == diagnose.OK {
-			continue
-		}
-		for _, item := range few(f.Items, fewItems) {
-			if !strings.Contains(f.Line(), item) {
-				fmt.Fprintln(&out, a.indent(item))
-			}
-		}
-		if f.Do != "" {
-			fmt.Fprintln(&out, a.indent(f.Do))
-		}
-		if f.Run != "" {
-			fmt.Fprintln(&out, "  "+term.Clean(f.Run))
-		}
+	for _, f := range shown {
+		a.writeFinding(&out, f, fewItems)
 	}
 	if more := len(all.Findings) - len(shown); more > 0 {
 		fmt.Fprintf(&out, "... %d more (-o json has all)\n", more)
@@ -92,6 +78,22 @@ func (a *app) printChecked(all *checked) error {
 	}
 	_, err := io.WriteString(a.stdout, out.String())
 	return err
+}
+
+// writeFinding writes a finding, and under it some of its items, what to do, and the command that does it.
+func (a *app) writeFinding(out *strings.Builder, f diagnose.Finding, items int) {
+	fmt.Fprintln(out, a.screen.Fold(a.screen.Paint(wordStyle(f.Word), f.Line())))
+	for _, item := range few(f.Items, items) {
+		if !strings.Contains(f.Line(), item) {
+			fmt.Fprintln(out, a.indent(item))
+		}
+	}
+	if f.Do != "" {
+		fmt.Fprintln(out, a.indent(f.Do))
+	}
+	if f.Run != "" {
+		fmt.Fprintln(out, "  "+term.Clean(f.Run))
+	}
 }
 
 // A screen of 80 columns and 24 lines has room for these.

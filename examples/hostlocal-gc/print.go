@@ -32,10 +32,7 @@ func (a *app) print(r *result, v view) error {
 			a.showNetwork(&out, r, n, v)
 		}
 	}
-	out.WriteString(a.foreign(r))
-	out.WriteString(a.duplicates(r))
-	out.WriteString(a.unreserved(r))
-	out.WriteString(a.missing(r))
+	out.WriteString(a.attention(r))
 	out.WriteString(a.summary(r, v))
 	_, err := io.WriteString(a.stdout, out.String())
 	return err

@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 // Tables cut IDs, and -o wide does not. The summary is the last line.
@@ -74,7 +73,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// Under the tables: duplicates and unreserved addresses, once for all networks.
+// Under the tables, in the words of check: what harms live pods, once for all networks.
 func TestAttention(t *testing.T) {
 	n, _ := every(t)
 	n.network("storage", "10.2.0.0/24").add(sandbox("running"), day)
@@ -84,8 +83,9 @@ func TestAttention(t *testing.T) {
 	)
 	got := run(t, n.dir, nil, "plan", "--data-dir", "networks", "--source", "file:pods.json").stdout
 	for _, want := range []string{
-		"Several live pods have the same address:\n  10.244.1.2  a/one (file) and a/two (file)\n",
-		"which host-local may hand out again:\n  10.9.9.9  a/one (file)\n",
+		"\nDUPLICATE: 1 address belongs to several live pods\n  10.244.1.2: a/one (file), a/two (file)\n",
+		"\nUNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again\n  10.9.9.9: a/one (file)\n",
+		"\nCONFLICT: podnet: 1 reservation is claimed by another pod than the owner, and kept\n  10.244.1.2, of container ",
 	} {
 		if strings.Count(got, want) != 1 {
 			t.Errorf("%q is not once in:\n%s", want, got)
@@ -100,40 +100,6 @@ func TestErrorsOfDisk(t *testing.T) {
 	a := &app{stdout: &stdout}
 	if err := a.print(&result{Report: gc.Report{Err: broken}}, view{}); err != nil || stdout.Len() > 0 {
 		t.Errorf("of what could not be listed is printed %q, error %v", &stdout, err)
-	}
-}
-
-// Foreign owners are reported in one row for each form of ID, for the requested networks (R14).
-func TestForeignRows(t *testing.T) {
-	r := result{Report: gc.Report{Networks: []string{"podnet", "storage"}}}
-	add := func(network, containerID string, why gc.Reason) {
-		res := &hostlocal.Reservation{Network: network, ContainerID: containerID}
-		r.Reservations = append(r.Reservations, gc.Entry{Reservation: res, Verdict: why.Verdict(), Reason: why})
-	}
-	add("other", "default-"+sandbox("1"), gc.ForeignOwner)
-	add("podnet", "default-"+sandbox("1"), gc.ForeignOwner)
-	add("podnet", "default-"+sandbox("2"), gc.ForeignOwner)
-	add("podnet", "k8s.io-"+sandbox("3"), gc.ForeignOwner)
-	add("podnet", sandbox("4"), gc.ForeignOwner)
-	add("podnet", "a-name", gc.ForeignOwner)
-	add("podnet", sandbox("5"), gc.Unowned)
-	add("storage", sandbox("6"), gc.NoSourceForNetwork)
-	add("storage", "default-"+sandbox("7"), gc.NoSourceForNetwork)
-	add("storage", sandbox("8"), gc.NotRecorded)
-	netns := "--source netns would see which of them have an address"
-	want := "Kept, because no source here can tell whether these containers live:\n" +
-		"  podnet   2 reservations  of containers default-<64 hex digits>  " + netns + "\n" +
-		"  podnet   1 reservation   of containers k8s.io-<64 hex digits>   " + netns + "\n" +
-		"  podnet   1 reservation   of containers <64 hex digits>          " + netns + "\n" +
-		"  podnet   1 reservation   of owners with other IDs               if they have certainly ended: --allow-foreign PREFIX\n" +
-		"  storage  2 reservations  of any container                       no --source covers this network; add one that lists pods or containers\n" +
-		"  storage  1 reservation   older than the CNI cache's records     kept until the node boots; a list of all containers ends this: --source file:PATH\n\n"
-	if diff := cmp.Diff(want, new(app).foreign(&r)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	r.Sources = []gc.SourceReport{{Name: "cnicache"}}
-	if got := new(app).foreign(&r); !strings.Contains(got, "the CNI cache does not count here, see Sources") {
-		t.Errorf("beside a cache: %s", got)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	nodesource "github.com/hostlocal-gc/hostlocal-gc/podsource/node"
@@ -102,9 +101,6 @@ func (a *app) sentence(r *result, v view) string {
 	}
 	if v.released {
 		out.WriteString(lockTime(&r.Report))
-	}
-	if diagnose.IsReadOnly(r.DataDir) {
-		fmt.Fprintf(&out, " %s is mounted read-only: nothing can be released.", r.DataDir)
 	}
 	return out.String() + a.nextCheck(&r.Report, v.released)
 }

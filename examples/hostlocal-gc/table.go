@@ -13,14 +13,13 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// showNetwork writes the table of one network, and under it what needs a person.
+// showNetwork writes the table of one network.
 func (a *app) showNetwork(out *strings.Builder, r *result, network string, v view) {
 	several := len(r.Networks) > 1
 	if several {
 		fmt.Fprintf(out, "%s\n", a.screen.Paint(term.Bold, "Network "+network))
 	}
-	entries := r.entries(network)
-	shown := slices.DeleteFunc(slices.Clone(entries), func(e *gc.Entry) bool { return !v.all && e.Verdict == gc.InUse })
+	shown := slices.DeleteFunc(r.entries(network), func(e *gc.Entry) bool { return !v.all && e.Verdict == gc.InUse })
 	if len(shown) > 0 {
 		out.WriteString(a.table(r, shown))
 	} else if several {
@@ -29,7 +28,6 @@ func (a *app) showNetwork(out *strings.Builder, r *result, network string, v vie
 	if len(shown) > 0 || several {
 		out.WriteByte('\n')
 	}
-	out.WriteString(a.conflicts(entries))
 }
 
 // A column of the table: its title, and its cell for an entry.
