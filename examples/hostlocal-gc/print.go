@@ -40,5 +40,5 @@ func (a *app) print(r *result, v view) error {
 
 // printJSON writes the report as one object.
 func (a *app) printJSON(r *gc.Report) error {
-	return reportjson.Write(a.stdout, reportjson.Report{Report: r})
+	return reportjson.Report{Report: r}.Write(a.stdout)
 }

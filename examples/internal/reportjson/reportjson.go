@@ -5,6 +5,8 @@
 package reportjson
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,36 +25,57 @@ type Report struct {
 	Findings any
 }
 
-// MarshalJSON returns one object.
-func (r Report) MarshalJSON() ([]byte, error) {
-	text, err := r.marshal()
-	if err != nil || r.Findings == nil {
-		return text, err
+// Write writes the report as one indented object, one reservation at a time: those of a large node
+// would take a hundred megabytes. It stops at the first error.
+func (r Report) Write(w io.Writer) error {
+	type plain gc.Report
+	head := struct {
+		SchemaVersion int                `json:"schemaVersion"`
+		Error         string             `json:"error,omitempty"`
+		Counts        map[gc.Verdict]int `json:"counts,omitzero"`
+		plain
+		Findings any `json:"findings,omitempty"`
+	}{SchemaVersion: SchemaVersion, Error: text(r.Err), plain: plain(*r.Report), Findings: r.Findings}
+	if head.Reservations = nil; r.Looks > 0 {
+		head.Counts = r.Counts()
 	}
-	findings, err := json.Marshal(r.Findings)
-	return fmt.Appendf(text[:len(text)-1], `,"findings":%s}`, findings), err
+	top, err := json.MarshalIndent(head, "", "  ")
+	if err != nil {
+		return err
+	}
+	out, separator, end := bufio.NewWriter(w), ",\n  \"reservations\": [", "\n}\n"
+	_, _ = out.Write(bytes.TrimSuffix(top, []byte("\n}"))) // Flush returns the error of any Write
+	for i := range r.Reservations {
+		one, err := json.MarshalIndent(r.entry(i), "    ", "  ")
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(out, "%s\n    %s", separator, one); err != nil {
+			return err
+		}
+		separator, end = ",", "\n  ]\n}\n"
+	}
+	_, _ = out.WriteString(end)
+	return out.Flush()
 }
 
-func (r Report) marshal() ([]byte, error) {
+// entry returns the JSON of a reservation.
+func (r Report) entry(i int) any {
+	e := r.Reservations[i]
 	if r.Looks > 0 {
-		return r.Report.MarshalJSON()
+		return e
 	}
-	type unjudged struct {
+	return struct {
 		*hostlocal.Reservation
 		Error string `json:"error,omitempty"`
-	}
-	type plain gc.Report
-	out := struct {
-		SchemaVersion int `json:"schemaVersion"`
-		plain
-		Reservations []unjudged `json:"reservations,omitempty"`
-		Error        string     `json:"error,omitempty"`
-	}{SchemaVersion: SchemaVersion, plain: plain(*r.Report), Error: text(r.Err)}
-	for i := range r.Report.Reservations {
-		e := r.Report.Reservations[i].Reservation
-		out.Reservations = append(out.Reservations, unjudged{e, text(e.Err)})
-	}
-	return json.Marshal(out)
+	}{e.Reservation, text(e.Err)}
+}
+
+// MarshalJSON returns what Write writes.
+func (r Report) MarshalJSON() ([]byte, error) {
+	var all bytes.Buffer
+	err := r.Write(&all)
+	return all.Bytes(), err
 }
 
 func text(err error) string {

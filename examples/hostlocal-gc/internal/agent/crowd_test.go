@@ -114,22 +114,24 @@ func TestSlowReaders(t *testing.T) {
 			request(t, c, path)
 			return code(t, c)
 		}
-		for range maxReports {
-			slow := l.dial()
-			defer func() { _ = slow.Close() }()
-			request(t, slow, debugPath)
-		}
-		synctest.Wait()
-		if got := get(debugPath); got != http.StatusServiceUnavailable {
-			t.Errorf("beside %d who do not read, the report gives %d", maxReports, got)
-		}
-		if got := get("/healthz"); got != http.StatusOK {
-			t.Errorf("beside them, /healthz gives %d", got)
-		}
-		time.Sleep(writeTime)
-		synctest.Wait()
-		if got := get(debugPath); got != http.StatusOK {
-			t.Errorf("later, the report gives %d", got)
+		for path, most := range map[string]int{debugPath: maxReports, debugPath + "?format=html": maxPages} {
+			for range most {
+				slow := l.dial()
+				defer func() { _ = slow.Close() }()
+				request(t, slow, path)
+			}
+			synctest.Wait()
+			if got := get(path); got != http.StatusServiceUnavailable {
+				t.Errorf("beside %d who do not read, %s gives %d", most, path, got)
+			}
+			if got := get("/healthz"); got != http.StatusOK {
+				t.Errorf("beside them, /healthz gives %d", got)
+			}
+			time.Sleep(writeTime)
+			synctest.Wait()
+			if got := get(path); got != http.StatusOK {
+				t.Errorf("later, %s gives %d", path, got)
+			}
 		}
 	})
 }

@@ -17,38 +17,49 @@ const debugPath = "/debug/hostlocal-gc"
 
 // debug serves the report of the last pass: as a page if the client prefers HTML, as browsers do,
 // or asks for ?format=html, and else as JSON.
-func (a *Agent) debug(w http.ResponseWriter, r *http.Request) {
-	var body bytes.Buffer // so that an error leaves no partial answer
-	var err error
-	h := w.Header()
-	h.Set("Cache-Control", "no-store")
-	h.Set("Vary", "Accept")
-	switch format := r.URL.Query().Get("format"); {
-	case format == "json", format == "" && !prefersHTML(r.Header.Values("Accept")):
-		last := a.statuses.get()
-		if last.passes == 0 {
-			http.Error(w, "no pass has ended yet", http.StatusServiceUnavailable)
-			return
+func (a *Agent) debug() http.Handler {
+	reports, pages := atOnce(maxReports, a.report), atOnce(maxPages, a.page)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header().Set("Vary", "Accept")
+		switch format := r.URL.Query().Get("format"); {
+		case format == "json", format == "" && !prefersHTML(r.Header.Values("Accept")):
+			reports(w, r)
+		case format == "html", format == "":
+			pages(w, r)
+		default:
+			http.Error(w, "there is no such format: give json or html", http.StatusBadRequest)
 		}
-		h.Set("Content-Type", "application/json")
-		out := reportjson.Report{Report: &last.report}
-		if all := append(last.found, a.ofAgent(&last, time.Now())...); len(all) > 0 {
-			out.Findings = all
-		}
-		err = reportjson.Write(&body, out)
-	case format == "html", format == "":
-		h.Set("Content-Type", "text/html; charset=utf-8")
-		h.Set("Content-Security-Policy", contentPolicy())
-		err = a.writePage(&body, time.Now())
-	default:
-		http.Error(w, "there is no such format: give json or html", http.StatusBadRequest)
+	})
+}
+
+// report writes the JSON.
+func (a *Agent) report(w http.ResponseWriter, _ *http.Request) {
+	last := a.statuses.get()
+	if last.passes == 0 {
+		http.Error(w, "no pass has ended yet", http.StatusServiceUnavailable)
 		return
 	}
-	if err != nil {
+	w.Header().Set("Content-Type", "application/json")
+	out := reportjson.Report{Report: &last.report}
+	if all := a.all(&last, time.Now()); len(all) > 0 {
+		out.Findings = all
+	}
+	if err := out.Write(w); err != nil { // the client may be gone
+		a.opts.Passes.Logger.V(1).Info("The last report was cut short", "error", err.Error())
+	}
+}
+
+// page writes the page.
+func (a *Agent) page(w http.ResponseWriter, _ *http.Request) {
+	var body bytes.Buffer // so that an error leaves no partial answer
+	if err := a.writePage(&body, time.Now()); err != nil {
 		a.opts.Passes.Logger.Error(err, "Writing the last report")
 		http.Error(w, "writing the last report: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", contentPolicy())
 	_, _ = body.WriteTo(w) // the client may be gone
 }
 

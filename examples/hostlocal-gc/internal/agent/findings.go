@@ -53,6 +53,11 @@ func (s *status) neverAnswered() (names []string) {
 	return names
 }
 
+// all returns the findings, and last those of the agent. Requests share found.
+func (a *Agent) all(s *status, now time.Time) []diagnose.Finding {
+	return slices.Concat(s.found, a.ofAgent(s, now))
+}
+
 // ofAgent returns the error of the last pass, and whether no pass has ended for long.
 func (a *Agent) ofAgent(s *status, now time.Time) (all []diagnose.Finding) {
 	if s.err != nil {

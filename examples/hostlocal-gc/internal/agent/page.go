@@ -81,7 +81,7 @@ func (a *Agent) writePage(w io.Writer, now time.Time) error {
 		Node:  o.Node, DataDir: o.DataDir, MinAge: minimumAge(&o.Passes), Interval: cmp.Or(o.Passes.Interval, gc.DefaultInterval), DryRun: o.Passes.DryRun,
 		Now: stamp(now), Since: term.Age(now, a.statuses.since), Sentence: sentence(&last, now), Error: last.err != nil, Notes: last.notes,
 	}
-	for _, f := range append(last.found, a.ofAgent(&last, now)...) {
+	for _, f := range a.all(&last, now) {
 		p.Alerts = append(p.Alerts, alert{f})
 	}
 	if last.passes > 0 {

@@ -236,7 +236,7 @@ func TestLastVerdictsStay(t *testing.T) {
 	a.statuses.note(refused, errAway, nil, nil)
 	check("after a refused one", []string{"31m ago: " + verdicts, hazard, drawn, refusal, "the source is away", since, "no such socket", "Last pass 1m ago"}, []string{"not judged", "10.0.0.4"})
 	answer := httptest.NewRecorder()
-	a.debug(answer, httptest.NewRequest(http.MethodGet, debugPath, nil))
+	a.debug().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, debugPath, nil))
 	if body := answer.Body.String(); !strings.Contains(body, `"10.0.0.4"`) || strings.Contains(body, `"two-pods"`) {
 		t.Errorf("the JSON is not of the last pass:\n%s", body)
 	}

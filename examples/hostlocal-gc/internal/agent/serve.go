@@ -25,10 +25,11 @@ const (
 	maxHeader  = 16 << 10
 	// maxConns limits the connections of an address, and with them the agent's memory: one more closes
 	// the one that has done nothing for longest, so that a health check is always let in. maxReports
-	// limits the reports that are written at the same time: that of a large node takes many
-	// megabytes until its client has read it.
+	// and maxPages limit what is written at the same time: a report is kept until its clients have
+	// read it, and the page of a large node takes megabytes.
 	maxConns   = 256
-	maxReports = 2
+	maxReports = 10
+	maxPages   = 2
 	// graceTime is the time that open answers have when the agent ends. Then their connections are
 	// closed.
 	graceTime = 300 * time.Millisecond
@@ -111,38 +112,38 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 
 // handler serves all endpoints. They are read-only.
 func (a *Agent) handler() http.Handler {
-	mux := a.harmless()
+	mux := a.harmless(true)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, debugPath, http.StatusFound)
 	})
-	mux.Handle("GET "+debugPath, atOnce(maxReports, http.HandlerFunc(a.debug)))
+	mux.Handle("GET "+debugPath, a.debug())
 	return a.checkHost(mux)
 }
 
 // metricsHandler serves the endpoints that name no pod.
-func (a *Agent) metricsHandler() http.Handler { return a.checkHost(a.harmless()) }
+func (a *Agent) metricsHandler() http.Handler { return a.checkHost(a.harmless(false)) }
 
-func (a *Agent) harmless() *http.ServeMux {
+func (a *Agent) harmless(detailed bool) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", a.healthy)
-	mux.HandleFunc("GET /readyz", a.ready)
+	mux.HandleFunc("GET /readyz", a.ready(detailed))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
 	return mux
 }
 
 // atOnce limits the number of concurrent requests, and refuses others.
-func atOnce(most int, next http.Handler) http.Handler {
+func atOnce(most int, next http.HandlerFunc) http.HandlerFunc {
 	busy := make(chan struct{}, most)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case busy <- struct{}{}:
 			defer func() { <-busy }()
-			next.ServeHTTP(w, r)
+			next(w, r)
 		default:
 			w.Header().Set("Retry-After", "1")
 			http.Error(w, "too many requests for the report; retry in a second", http.StatusServiceUnavailable)
 		}
-	})
+	}
 }
 
 // checkHost sets the headers of every answer, and refuses requests for other host names. Without it
