@@ -84,6 +84,9 @@ func New(opts Options) (*Agent, error) {
 			found.WithLabelValues(f.Word, f.Network).Add(float64(max(1, len(f.Items))))
 		}
 		a.log(&report)
+		if !a.statuses.get().ready { // a hook that finds nothing reserved asks no source
+			a.reconciler.Trigger()
+		}
 	}
 	var err error
 	a.reconciler, err = gc.New(hostlocal.New(opts.DataDir), opts.Networks, opts.Source, opts.Passes)
@@ -139,7 +142,7 @@ func (a *Agent) log(report *gc.Report) {
 		}
 		a.opts.Passes.Logger.Info("Would have released, but this is a dry run", "count", n, "IPs", leaked)
 	}
-	if !a.statuses.isReady() {
+	if !a.statuses.hookIsOver() {
 		return
 	}
 	found := lines(a.statuses.get().found)

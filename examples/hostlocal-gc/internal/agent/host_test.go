@@ -5,9 +5,12 @@ package agent
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // A browser on the node, or with a forwarded port, must not let a page of another site read the
@@ -40,12 +43,24 @@ func TestHostHeader(t *testing.T) {
 			}
 		}
 	}
-	// The address for metrics does not serve pods' names.
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, debugPath, nil)
-	r.Host = "127.0.0.1"
-	w := httptest.NewRecorder()
-	a.metricsHandler().ServeHTTP(w, r)
-	if w.Code != http.StatusNotFound {
-		t.Errorf("%s beside the metrics gives %d", debugPath, w.Code)
+	// The address for metrics does not serve pods' names, which an error may have.
+	a.statuses.note(gc.Report{}, errAway, nil, nil)
+	for _, row := range []struct {
+		path            string
+		all, elsewhere  int
+		onlyOnAll, both string
+	}{
+		{"/readyz", http.StatusServiceUnavailable, http.StatusServiceUnavailable, "the source is away", "was refused"},
+		{debugPath, http.StatusOK, http.StatusNotFound, "the source is away", ""},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, row.path, nil)
+		r.Host = "127.0.0.1"
+		all, elsewhere := httptest.NewRecorder(), httptest.NewRecorder()
+		a.handler().ServeHTTP(all, r)
+		a.metricsHandler().ServeHTTP(elsewhere, r)
+		if all.Code != row.all || elsewhere.Code != row.elsewhere || !strings.Contains(all.Body.String(), row.onlyOnAll) ||
+			strings.Contains(elsewhere.Body.String(), row.onlyOnAll) || !strings.Contains(elsewhere.Body.String(), row.both) {
+			t.Errorf("%s gives %d %s\nand beside the metrics %d %s", row.path, all.Code, all.Body, elsewhere.Code, elsewhere.Body)
+		}
 	}
 }

@@ -17,9 +17,9 @@ import (
 type statusStore struct {
 	since time.Time
 
-	mu    sync.Mutex // guards the fields below
-	ready bool       // the hook at the start has ended, well or not; never reset
-	last  status
+	mu       sync.Mutex // guards the fields below
+	hookOver bool       // the hook at the start has ended, well or not; never reset
+	last     status
 }
 
 // A status is what the passes have reported so far.
@@ -38,6 +38,7 @@ type status struct {
 	found         []diagnose.Finding // after the last pass
 	sources       []string           // the user's names
 	answered      map[string]bool    // by name in reports: whether the source ever answered
+	ready         bool               // all sources have, in one pass, and each answer counted; never reset
 }
 
 // released counts the releases in a network since the process started.
@@ -72,7 +73,8 @@ func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network,
 		}
 	}
 	if !errors.Is(err, gc.ErrRefused) { // after a refusal the hook tries again
-		s.ready = true
+		s.hookOver = true
+		s.last.ready = s.last.ready || report.Looks > 0
 	}
 	s.last.found = s.last.findings()
 	return s.last.found
@@ -82,14 +84,14 @@ func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network,
 func (s *statusStore) hookEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ready = true
+	s.hookOver = true
 }
 
-// isReady reports whether the hook at the start has ended.
-func (s *statusStore) isReady() bool {
+// hookIsOver reports whether the hook at the start has ended.
+func (s *statusStore) hookIsOver() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ready
+	return s.hookOver
 }
 
 // get returns what was reported so far.
