@@ -191,16 +191,22 @@ func entry(r *hostlocal.Reservation, why Reason, pod *livePod) Entry {
 	return e
 }
 
+// loggedReleases is the largest number of releases of a pass that have a line each at V(0).
+const loggedReleases = 50
+
 // log logs releases and a summary of a pass with news at V(0), other summaries at V(1),
 // candidates that were kept at V(2), and all others at V(4).
 func (r *Reconciler) log(report *Report) {
-	log := r.opts.Logger
+	log, releases := r.opts.Logger, 0
 	for i := range report.Reservations {
 		e := &report.Reservations[i]
 		l, msg := log.V(2), "Kept a reservation"
 		switch e.Verdict {
 		case Released:
 			l, msg = log, "Released a leaked reservation"
+			if releases++; releases > loggedReleases {
+				l = log.V(4)
+			}
 		case InUse:
 			l = log.V(4)
 		}
@@ -212,6 +218,9 @@ func (r *Reconciler) log(report *Report) {
 		}
 		l.Info(msg, "network", e.Network, "IP", e.IP, "containerID", e.ContainerID, "ifName", e.IfName,
 			"verdict", e.Verdict.String(), "reason", e.Reason.String())
+	}
+	if more := releases - loggedReleases; more > 0 {
+		log.Info("Released more leaked reservations", "count", more)
 	}
 	add := func(when bool, key string, value any) {
 		if when {

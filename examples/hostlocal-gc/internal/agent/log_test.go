@@ -79,6 +79,7 @@ func TestLogOfPass(t *testing.T) {
 		want     []string // in the line of a dry run
 	}{
 		{"what leaked is released, a line each", false, 3, 3, nil},
+		{"those of a large node have not", false, 53, 50, nil},
 		{"a dry run releases nothing", true, 3, 0, []string{`"count"=3`, `"IPs"=["n/10.0.1.1" "n/10.0.1.2" "n/10.0.1.3"]`}},
 		{"more than a line takes", true, maxLogged + 2, 0, []string{`"count"=66`, `"and 2 more"]`}},
 		{"nothing leaked but in a network that is only read", true, 0, 0, nil},
@@ -92,6 +93,9 @@ func TestLogOfPass(t *testing.T) {
 		}
 		if n := len(l.with("Released a leaked reservation")); n != row.released {
 			t.Errorf("%s: %d releases", row.reason, n)
+		}
+		if counted := len(l.with(`"Released more leaked reservations" "count"=3`)) == 1; counted != (row.released < row.leaks && !row.dryRun) {
+			t.Errorf("%s: it is not %t that a line counts the others", row.reason, !counted)
 		}
 		if !row.dryRun { // the line belongs to dry runs only
 			a.log(&gc.Report{Reservations: []gc.Entry{entry("10.0.1.9", "leaked", gc.NotTried)}})
