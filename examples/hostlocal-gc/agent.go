@@ -5,10 +5,7 @@ package main
 import (
 	"context"
 	"net"
-	"os"
-	"os/signal"
 	"slices"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -32,7 +29,7 @@ in one is live in the others. Addresses are released only in the networks of
 --network.
 
 SIGHUP requests a pass, which begins five seconds after the last one at the
-earliest. SIGTERM ends the agent within a second.
+earliest, also while the agent starts. SIGTERM ends it within a second.
 
 Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 		Example: `  hostlocal-gc agent --network podnet
@@ -99,10 +96,7 @@ func (a *app) agent(ctx context.Context) error {
 	if err != nil {
 		return usageError{err}
 	}
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	return run.Run(ctx, hangup)
+	return run.Run(ctx, a.hangup)
 }
 
 // passes returns the options of the agent's passes.

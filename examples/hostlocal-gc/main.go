@@ -23,19 +23,24 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
 func main() {
+	hangup := make(chan os.Signal, 1)
+	if slices.Contains(os.Args, "agent") { // at once, since SIGHUP ends other processes
+		signal.Notify(hangup, syscall.SIGHUP)
+	}
 	interrupted, stopInterrupt := signal.NotifyContext(context.Background(), os.Interrupt)
 	ctx, stop := signal.NotifyContext(interrupted, syscall.SIGTERM)
 	// A second signal ends a command that hangs on a pipe or a disk.
 	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })
 	a := &app{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, environ: os.Environ(),
-		screen: term.Of(os.Stdout),
+		screen: term.Of(os.Stdout), hangup: hangup,
 	}
 	status := a.run(ctx, os.Args[1:])
 	if (status == statusError || status == statusLeaked) && interrupted.Err() != nil {
@@ -53,6 +58,7 @@ type app struct {
 	screen         term.Screen                 // behind stdout
 	lookup         func(string) (string, bool) // in the environment
 	environ        []string                    // all of it
+	hangup         <-chan os.Signal            // requests for a pass of the agent
 	flags          flags
 	failed         bool // an error was printed, and the exit status must say so
 }

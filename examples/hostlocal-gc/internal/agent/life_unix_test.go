@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,9 +21,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
 
-// The agent is ready when the hook has ended, and not before. The source is a pipe, so the first
-// pass lasts until the test has written.
-func TestReadyAfterTheHook(t *testing.T) {
+// The agent is not ready before the first pass has ended. The source is a pipe, so that lasts until
+// the test has written. SIGHUP ends it neither meanwhile nor when it ends.
+func TestReadyAfterTheFirstPass(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	leaked := add(t, n, "leaked", time.Hour)
 	pipe := filepath.Join(t.TempDir(), "pipe")
@@ -31,8 +32,9 @@ func TestReadyAfterTheHook(t *testing.T) {
 	}
 	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pipe, "--startup-timeout", "1h")
 	w := openPipe(t, pipe) // the agent is reading the source
+	p.hangUp()
 	got := p.get("/readyz")
-	if got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "waiting for the first pass") {
+	if got.status != http.StatusServiceUnavailable || got.body != "waiting for the first answer of each source\n" {
 		t.Errorf("while the source works: %d, %q", got.status, got.body)
 	}
 	if got := p.get("/healthz"); got.status != http.StatusOK {
@@ -48,30 +50,59 @@ func TestReadyAfterTheHook(t *testing.T) {
 	if there(n, leaked) {
 		t.Error("it was ready before it had released what leaked")
 	}
+	go func() {
+		for p.cmd.Process.Signal(syscall.SIGHUP) == nil {
+			runtime.Gosched()
+		}
+	}()
 	p.terminate()
 }
 
-// A hook that ends without a successful pass ends, too.
-func TestReadyWithoutAnAnswer(t *testing.T) {
+// The agent is not ready until each source has answered, also after the hook, and stays ready when
+// one fails later. It lives meanwhile: the API server may be down when a node boots. SIGHUP triggers
+// a pass long before the interval ends.
+func TestReadyOnceEachSourceAnswered(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
-	leaked := add(t, n, "leaked", time.Hour)
-	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+filepath.Join(t.TempDir(), "none"), "--startup-timeout", "300ms")
-	p.untilReady()
+	live, leaked := add(t, n, "live", time.Hour), add(t, n, "leaked", time.Hour)
+	dir := t.TempDir()
+	first, second := filepath.Join(dir, "first.json"), filepath.Join(dir, "second.json")
+	writePods(t, first, pod{ContainerIDs: []string{"live"}})
+	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+first, "--source", "file:"+second,
+		"--startup-timeout", "300ms", "--interval", "1h")
+	p.eventually("the hook has ended", func() bool { return strings.Contains(p.log.String(), "trying again later") })
+	// The hook's time may be up while a pass reads the disk. The next pass is refused then.
+	const refused = "UNKNOWN: the last pass was refused, and released nothing"
+	p.eventually("a pass is refused", func() bool { return strings.Contains(p.get("/healthz").body, refused) })
+	for _, row := range []struct {
+		reason, path string
+		status       int
+		want         string
+	}{
+		{"it lives", "/healthz", 200, "ok\n"},
+		{"it waits for a source", "/readyz", 503, "waiting for the first answer of each source\nno answer of the pod sources counts, so nothing was released: pod source file: file:" + second},
+		{"a person sees why", debugPath + "?format=html", 200, "was refused"},
+		{"a person sees why", "/readyz", 503, refused},
+	} {
+		if got := p.get(row.path); got.status != row.status || !strings.Contains(got.body, row.want) {
+			t.Errorf("%s: %s gives %d without %q:\n%s", row.reason, row.path, got.status, row.want, got.body)
+		}
+	}
 	if !there(n, leaked) {
 		t.Error("something was released without an answer (R2)")
 	}
-	const never = "UNKNOWN: no answer since the start: file"
-	// The hook's time may be up while a pass reads the disk. The next pass is refused then.
-	p.eventually("a pass is refused", func() bool { return strings.Contains(p.get("/healthz").body, "was refused") })
-	for path, want := range map[string]string{
-		debugPath + "?format=html": "was refused", "/healthz": never + "\nUNKNOWN: the last pass was refused, and released nothing\n", "/readyz": never,
-		"/metrics": "\nhostlocal_gc_source_answers_total{source=\"file\"} 0\n",
-	} {
-		if got := p.get(path); got.status != http.StatusOK || !strings.Contains(got.body, want) {
-			t.Errorf("%s gives %d without %q:\n%s", path, got.status, want, got.body)
-		}
+	writePods(t, second, pod{ContainerIDs: []string{"other"}})
+	p.untilReady()
+	if !there(n, live) || there(n, leaked) {
+		t.Error("it was ready before it had released what leaked, and only that")
 	}
-	p.eventually("the log reports it", func() bool { return strings.Contains(p.log.String(), never) })
+	if err := os.Remove(second); err != nil {
+		t.Fatal(err)
+	}
+	p.hangUp()
+	p.eventually("a pass is refused again", func() bool { return strings.Contains(p.get("/healthz").body, refused) })
+	if got := p.get("/readyz"); got.status != http.StatusOK {
+		t.Errorf("after a failure it is not ready any more: %d, %q", got.status, got.body)
+	}
 	p.terminate()
 }
 
@@ -111,20 +142,11 @@ func TestTerminateInTheMiddle(t *testing.T) {
 	}
 }
 
-// SIGHUP triggers a pass long before the interval ends.
-func TestHangup(t *testing.T) {
-	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
-	other := add(t, n, "other", time.Hour)
-	pods := filepath.Join(t.TempDir(), "pods.json")
-	writePods(t, pods, pod{ContainerIDs: []string{"other"}}, pod{ContainerIDs: []string{"more"}})
-	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pods, "--interval", "1h")
-	p.untilReady()
-	writePods(t, pods, pod{ContainerIDs: []string{"more"}})
+func (p *process) hangUp() {
+	p.t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
-	p.eventually("what leaked since is released", func() bool { return !there(n, other) })
-	p.terminate()
 }
 
 // The trial run in the README works as printed.
