@@ -4,10 +4,13 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"net"
 	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/logs"
@@ -40,7 +43,7 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 		if err := misspelt(c.Root(), a.environ); err != nil {
 			return err
 		}
-		return a.agent(ctx)
+		return a.agent(ctx, c.Flags())
 	})
 	f := &a.flags
 	f.network(c, "release in the network of this `NAME`, which need not have a directory yet (repeatable, required). The sources must know its containers. "+
@@ -53,14 +56,14 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	p.DurationVar(&f.startupTimeout, "startup-timeout", gc.DefaultStartupTimeout, "longest wait for the sources at the start")
 	p.BoolVar(&f.dryRun, "dry-run", false, "release nothing, and take no lock: only show what leaked")
 	p.StringVar(&f.listen, "listen", defaultListen, "serve all endpoints at this `HOST:PORT`; --listen= serves nothing")
-	p.StringVar(&f.metricsListen, "metrics-listen", "", "also serve the endpoints that name no pod: /metrics, /healthz and /readyz, at this `HOST:PORT`")
+	p.StringVar(&f.metricsListen, "metrics-listen", "", "also serve the endpoints that name no pod: /metrics, /healthz, /readyz and /node, at this `HOST:PORT`")
 	p.StringVar(&f.logFormat, "log-format", logs.Text, "`FORMAT` of the log: text (key=value) or json")
 	_ = c.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions(logs.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
 // agent runs the command.
-func (a *app) agent(ctx context.Context) error {
+func (a *app) agent(ctx context.Context, given *pflag.FlagSet) error {
 	f := &a.flags
 	if len(f.networks) == 0 {
 		// Do not default to every directory: podman, for example, may keep its networks in the same
@@ -92,6 +95,7 @@ func (a *app) agent(ctx context.Context) error {
 	run, err := agent.New(agent.Options{
 		Version: version(), DataDir: f.dataDir, Networks: f.networks, Source: s, SourceNames: names, Passes: a.passes(),
 		Listen: f.listen, MetricsListen: f.metricsListen, CNIConf: f.cniConf, Node: f.node,
+		Configuration: configurationHash(given),
 	})
 	if err != nil {
 		return usageError{err}
@@ -104,4 +108,18 @@ func (a *app) passes() gc.Options {
 	opts := a.options()
 	opts.Interval, opts.StartupTimeout, opts.DryRun = a.flags.interval, a.flags.startupTimeout, a.flags.dryRun
 	return opts
+}
+
+// ofNode are the flags that differ between nodes whose agents have the same settings.
+var ofNode = []string{"node", "require-pod", "listen", "metrics-listen", "kubeconfig"}
+
+// configurationHash returns a short hash of the settings that are not the default.
+func configurationHash(given *pflag.FlagSet) string {
+	h := sha256.New()
+	given.VisitAll(func(f *pflag.Flag) {
+		if value := f.Value.String(); value != f.DefValue && !slices.Contains(ofNode, f.Name) {
+			fmt.Fprintf(h, "%s=%q\n", f.Name, value)
+		}
+	})
+	return fmt.Sprintf("%x", h.Sum(nil)[:4])
 }

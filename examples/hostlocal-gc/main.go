@@ -8,6 +8,7 @@
 //	hostlocal-gc plan      what release would do, and why
 //	hostlocal-gc release   one pass, which releases in the networks that are named
 //	hostlocal-gc agent     such passes at its start and from then on
+//	hostlocal-gc fleet     the nodes of a cluster that need a person, as their agents say
 //	hostlocal-gc show      all that is known of one address
 //	hostlocal-gc map       the address range as a picture
 //
@@ -42,7 +43,7 @@ func main() {
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, environ: os.Environ(),
 		screen: term.Of(os.Stdout), hangup: hangup,
 	}
-	status := a.run(ctx, os.Args[1:])
+	status := a.run(ctx, commandLine(os.Args))
 	if (status == statusError || status == statusLeaked) && interrupted.Err() != nil {
 		status = statusInterrupted
 	}

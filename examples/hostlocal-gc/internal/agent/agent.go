@@ -37,6 +37,8 @@ const maxLogged = 64
 type Options struct {
 	// Version is reported by build_info and by the first line of the log.
 	Version string
+	// Configuration is a hash of all settings that should be equal on all nodes.
+	Configuration string
 	// DataDir is host-local's data directory. Networks are those to release in.
 	DataDir  string
 	Networks []string
@@ -61,6 +63,7 @@ type Agent struct {
 	logged     []string // the findings that were logged last; used by passes only
 	reconciler *gc.Reconciler
 	registry   *prometheus.Registry
+	since      nodeSince
 }
 
 // New touches neither disk nor network. Its errors concern the options.
@@ -83,6 +86,7 @@ func New(opts Options) (*Agent, error) {
 		for _, f := range a.statuses.note(report, err, confs, notes) {
 			found.WithLabelValues(f.Word, f.Network).Add(float64(max(1, len(f.Items))))
 		}
+		a.noteNode(time.Now())
 		a.log(&report)
 		if !a.statuses.get().ready { // a hook that finds nothing reserved asks no source
 			a.reconciler.Trigger()

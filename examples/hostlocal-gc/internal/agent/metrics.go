@@ -4,12 +4,13 @@ package agent
 
 import (
 	"runtime"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// aboutItself returns metrics of the version and of dry run. Alerts about leaks make no sense where
-// nothing is released.
+// aboutItself returns metrics of the version, of the settings and of dry run. Alerts about leaks make no
+// sense where nothing is released.
 func aboutItself(o *Options) []prometheus.Collector {
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "hostlocal_gc_build_info", Help: "The agent's version, and that of Go that built it.",
@@ -20,7 +21,15 @@ func aboutItself(o *Options) []prometheus.Collector {
 	if o.Passes.DryRun {
 		dryRun.Set(1)
 	}
-	return []prometheus.Collector{build, dryRun}
+	configuration := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "hostlocal_gc_configuration_info",
+		Help: "The agent's networks and sources, and a hash of all settings that should be equal on all nodes.",
+		ConstLabels: prometheus.Labels{
+			"networks": strings.Join(o.Networks, " "), "sources": strings.Join(o.SourceNames, " "), "hash": o.Configuration,
+		},
+	})
+	configuration.Set(1)
+	return []prometheus.Collector{build, dryRun, configuration}
 }
 
 // newFindings returns the metric of findings.

@@ -120,13 +120,21 @@ func (a *Agent) handler() http.Handler {
 	return a.checkHost(mux)
 }
 
-// metricsHandler serves the endpoints that name no pod.
-func (a *Agent) metricsHandler() http.Handler { return a.checkHost(a.harmless(false)) }
+// metricsHandler serves the endpoints that name no pod. The API server's proxy for pods leaves the name
+// in the request by which its client called the API server (k8s.io/apimachinery 0.37,
+// pkg/util/proxy/upgradeaware.go: UseLocationHost), so the node's state is for requests with any name.
+func (a *Agent) metricsHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", a.checkHost(a.harmless(false)))
+	mux.HandleFunc("GET "+NodePath, a.node)
+	return mux
+}
 
 func (a *Agent) harmless(detailed bool) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", a.healthy)
 	mux.HandleFunc("GET /readyz", a.ready(detailed))
+	mux.HandleFunc("GET "+NodePath, a.node)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
 	return mux
 }

@@ -280,10 +280,25 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 		f.Text = fmt.Sprintf("it has no directory in %s; %s", p.Report.DataDir, there)
 	case slices.ContainsFunc(p.Confs, func(n cniconf.Network) bool { return n.Name == name && n.Ranges != nil }):
 		f.Word, f.Text = OK, "nothing was ever reserved in it"
+	case len(p.elsewhere()) > 0:
+		f.Text = fmt.Sprintf("it has no directory in %s, while pods have addresses in a network that is not named: %s",
+			p.Report.DataDir, term.Few(p.elsewhere(), 5))
+		f.Do = "Is --network the name in the CNI configuration? If the network has just no pod here, --cni-conf says that it exists."
 	default:
 		f.Word, f.Text = Unknown, "nothing was ever reserved in it, and its range is not known"
 	}
 	return []Finding{f}
+}
+
+// elsewhere returns the networks in which pods have addresses, if none of those to release in has a directory.
+func (p *Place) elsewhere() (names []string) {
+	for i := range p.Report.Reservations {
+		e := &p.Report.Reservations[i]
+		if e.Verdict == gc.InUse && len(p.Report.Missing) == len(p.Report.Networks) && !slices.Contains(names, e.Network) {
+			names = append(names, e.Network)
+		}
+	}
+	return names
 }
 
 // unreserved returns the addresses of live pods that no file reserves and that host-local may hand

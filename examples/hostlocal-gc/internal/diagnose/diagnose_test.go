@@ -62,6 +62,16 @@ func TestFindings(t *testing.T) {
 			Place{Report: gc.Report{DataDir: "/d", DataDirMissing: true}}, "", ""},
 		{"the network's first pod has not come yet", Place{Report: gone, Confs: small}, "OK", "nothing was ever reserved"},
 		{"the same, and its range is not known", Place{Report: gone}, "UNKNOWN", "its range is not known"},
+		{"no network that is named has a directory, and pods have addresses in another one", Place{Report: with(held(gc.ContainerLive), func(r *gc.Report) {
+			r.Networks, r.Missing = []string{"podnett"}, []string{"podnett"}
+		})}, "MISSING", "while pods have addresses in a network that is not named: podnet"},
+		{"the same, but a configuration has it", Place{Confs: small, Report: with(held(gc.ContainerLive), func(r *gc.Report) {
+			r.Reservations[0].Reservation = &hostlocal.Reservation{Network: "other", IP: ip("10.2.0.2")}
+			r.Missing = podnet
+		})}, "OK", "nothing was ever reserved"},
+		{"a second network that is named has one", Place{Report: with(held(gc.ContainerLive), func(r *gc.Report) {
+			r.Networks, r.Missing = []string{"podnet", "storage"}, []string{"storage"}
+		})}, "UNKNOWN UNKNOWN", ""},
 		{"the user named it", Place{Report: gone, Named: podnet, Dirs: []string{"other"}}, "MISSING",
 			"it has no directory in /var/lib/cni/networks; it holds other"},
 		{"not all could be read", Place{Report: held(gc.ContainerLive), Confs: small, Unread: errors.New("a")}, "UNKNOWN", "can be read: a"},

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
+)
+
+// pluginName is the name under which kubectl finds the command as a plugin: kubectl hostlocal-gc.
+const pluginName = "kubectl-hostlocal_gc"
+
+// Limits for the agents' answers.
+const (
+	askedAtOnce = 32
+	maxState    = 1 << 20 // bytes
+)
+
+// commandLine returns the arguments of the command. As a plugin of kubectl it is fleet.
+func commandLine(args []string) []string {
+	plugin := strings.TrimSuffix(filepath.Base(args[0]), ".exe") == pluginName
+	if plugin && (len(args) == 1 || strings.HasPrefix(args[1], "-")) {
+		return append([]string{"fleet"}, args[1:]...)
+	}
+	return args[1:]
+}
+
+// fleetFlags are those of the command fleet.
+type fleetFlags struct {
+	namespace, selector, kubeconfig, context, port, format string
+	timeout                                                time.Duration
+}
+
+func (a *app) fleetCommand() *cobra.Command {
+	f := fleetFlags{}
+	c := &cobra.Command{
+		Use:   "fleet",
+		Short: "Show which nodes of the cluster need a person",
+		Long: `Ask the agents of all nodes, and show a line for each node that needs a person,
+the gravest first. The words are those of check; UNKNOWN is also a node without
+an agent, or whose agent does not answer.
+
+It asks through the API server, with the rights of your kubeconfig: list pods
+and get pods/proxy, and list nodes to find those without an agent. The agents
+must serve metrics (--metrics-listen, or the component deploy/monitoring).
+
+As kubectl-hostlocal_gc in a directory of PATH it is kubectl hostlocal-gc.
+
+Exit status: 0 all nodes are fine, 3 some are not, 1 error.`,
+		Example: `  hostlocal-gc fleet
+  kubectl hostlocal-gc -o json`,
+		Args: noArgs,
+	}
+	c.RunE = work(func(ctx context.Context) error { return a.fleet(ctx, &f) })
+	p := c.Flags()
+	p.StringVarP(&f.namespace, "namespace", "n", "kube-system", "`NAMESPACE` of the agents")
+	p.StringVarP(&f.selector, "selector", "l", "app.kubernetes.io/name=hostlocal-gc", "`LABELS` of the agents' pods")
+	p.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` (default: as kubectl)")
+	p.StringVar(&f.context, "context", "", "`CONTEXT` of the kubeconfig (default: the current one)")
+	p.StringVar(&f.port, "port", "9777", "`PORT` at which the agents serve metrics")
+	p.DurationVar(&f.timeout, "timeout", 3*time.Second, "how long to wait for the answer of each agent")
+	p.StringVarP(&f.format, "output", "o", formatTable, "`FORMAT`: table, json")
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{formatTable, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+// A fleetNode is what is known of a node.
+type fleetNode struct {
+	Node  string           `json:"node"`
+	Word  string           `json:"word"`            // that of its agent, or UNKNOWN
+	Error string           `json:"error,omitempty"` // why its agent gave no answer
+	State *agent.NodeState `json:"state,omitempty"` // the answer
+}
+
+// fleetReport is the output. Its JSON is a contract.
+type fleetReport struct {
+	SchemaVersion int         `json:"schemaVersion"`
+	Nodes         []fleetNode `json:"nodes"`          // the gravest first
+	Note          string      `json:"note,omitempty"` // why nodes without an agent are not known
+	Counts        fleetCounts `json:"counts"`         // of nodes
+	Settings      fleetHashes `json:"configurations"` // hashes of settings: one, if all agents have equal ones
+	forbidden     error       // if the caller may not ask any agent
+}
+
+type (
+	fleetHashes map[string]int
+	fleetCounts struct {
+		Fine int `json:"fine"`
+		All  int `json:"all"`
+	}
+)
+
+// fleet runs the command.
+func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
+	if f.format != formatTable && f.format != formatJSON {
+		return usagef("there is no output format %q: give table or json", f.format)
+	}
+	if f.timeout <= 0 {
+		return usagef("--timeout %v is not positive", f.timeout)
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context}).ClientConfig()
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	config.QPS, config.UserAgent = -1, "hostlocal-gc" // askedAtOnce is the limit
+	client, err := typedcorev1.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	report, err := askFleet(ctx, client, f)
+	if err != nil {
+		return err
+	}
+	if f.format == formatJSON {
+		err = reportjson.Write(a.stdout, report)
+	} else {
+		_, err = io.WriteString(a.stdout, a.fleetText(report, time.Now()))
+	}
+	if err == nil && report.Counts.Fine < report.Counts.All {
+		return errWrong
+	}
+	return err
+}
+
+// askFleet asks all agents, and judges their answers.
+func askFleet(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags) (*fleetReport, error) {
+	list, cancel := context.WithTimeout(ctx, 10*f.timeout)
+	defer cancel()
+	pods, err := client.Pods(f.namespace).List(list, metav1.ListOptions{LabelSelector: f.selector})
+	if err != nil {
+		return nil, fmt.Errorf("listing the agents: %w", err)
+	}
+	r := &fleetReport{SchemaVersion: reportjson.SchemaVersion, Nodes: []fleetNode{}, Settings: make(fleetHashes)}
+	agents := make(map[string]*corev1.Pod)
+	if nodes, err := client.Nodes().List(list, metav1.ListOptions{LabelSelector: "kubernetes.io/os=linux"}); err == nil {
+		for i := range nodes.Items {
+			agents[nodes.Items[i].Name] = nil
+		}
+	} else {
+		r.Note = "nodes without an agent are not known: " + err.Error()
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		node := cmp.Or(p.Spec.NodeName, "pod "+p.Name) // no node was found for it
+		if other := agents[node]; other == nil || answers(p) && !answers(other) {
+			agents[node] = p
+		}
+	}
+	if len(pods.Items) == 0 {
+		return nil, fmt.Errorf("there is no agent: no pod in namespace %s has the labels %s; --namespace and --selector say which", f.namespace, f.selector)
+	}
+	r.ask(ctx, client, f, agents)
+	if r.forbidden != nil {
+		return nil, fmt.Errorf("asking the agents: %w", r.forbidden)
+	}
+	return r, nil
+}
+
+// answers reports whether a pod may be the agent of its node: after a rollout an old one may end.
+func answers(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil
+}
+
+// ask asks the agents, several at once. A node without one has a nil pod.
+func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags, agents map[string]*corev1.Pod) {
+	r.Nodes = make([]fleetNode, len(agents))
+	errs := make([]error, len(agents))
+	var asking sync.WaitGroup
+	free := make(chan struct{}, askedAtOnce)
+	for i, name := range slices.Sorted(maps.Keys(agents)) {
+		free <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-free }()
+			n := fleetNode{Node: name, Word: diagnose.Unknown}
+			if n.State, errs[i] = askAgent(ctx, client, f, name, agents[name]); errs[i] == nil {
+				n.Word = n.State.Word
+			} else {
+				n.Error = errs[i].Error()
+			}
+			r.Nodes[i] = n
+		})
+	}
+	asking.Wait()
+	answered := false
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		r.Counts.All++
+		if n.Word == diagnose.OK {
+			r.Counts.Fine++
+		}
+		if n.State != nil {
+			answered = true
+			r.Settings[n.State.Configuration]++
+		} else if apierrors.IsForbidden(errs[i]) {
+			r.forbidden = errs[i]
+		}
+	}
+	if answered {
+		r.forbidden = nil
+	}
+	slices.SortStableFunc(r.Nodes, func(a, b fleetNode) int { return cmp.Compare(gravity(a.Word), gravity(b.Word)) })
+}
+
+// gravity is the place of a word among all. One that this version does not know comes first.
+func gravity(word string) int { return slices.Index(diagnose.Words(), word) }
+
+// askAgent returns the state of a node.
+func askAgent(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags, node string, p *corev1.Pod) (*agent.NodeState, error) {
+	switch {
+	case p == nil:
+		return nil, errors.New("no agent runs here")
+	case !answers(p):
+		return nil, fmt.Errorf("its agent's pod %s is %s", p.Name, cmp.Or(p.Status.Reason, string(p.Status.Phase)))
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	body, err := client.Pods(f.namespace).ProxyGet("http", p.Name, f.port, agent.NodePath, nil).Stream(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no answer within %v", f.timeout)
+		}
+		return nil, err
+	}
+	defer func() { _ = body.Close() }()
+	state := new(agent.NodeState)
+	if err := json.NewDecoder(io.LimitReader(body, maxState)).Decode(state); err != nil {
+		return nil, fmt.Errorf("reading its agent's answer: %w", err)
+	}
+	switch {
+	case state.SchemaVersion == 0 || state.Word == "":
+		return nil, fmt.Errorf("something else than an agent answers at port %s", f.port)
+	case state.Node != "" && state.Node != node:
+		return nil, fmt.Errorf("the agent of another node answers: %s", state.Node)
+	}
+	return state, nil
+}

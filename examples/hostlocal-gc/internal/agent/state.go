@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+)
+
+// NodePath is where an agent serves its node's state, also beside its metrics.
+const NodePath = "/node"
+
+// A NodeState is what an agent says of its node to those who look at a whole cluster. It names no pod,
+// no container and no address. Its JSON is a contract.
+type NodeState struct {
+	SchemaVersion int    `json:"schemaVersion"`
+	Node          string `json:"node,omitempty"`
+	Version       string `json:"version"`
+	// Configuration is a hash of the agent's settings: equal ones have the same.
+	Configuration string `json:"configuration"`
+	// Word is that of the first finding, or OK. Findings are what a person should look at, gravest first.
+	Word     string      `json:"word"`
+	Findings []NodeFound `json:"findings,omitempty"`
+	// LastPass is the end of the last pass, or the start of the agent before the first one.
+	LastPass time.Time     `json:"lastPass"`
+	Networks []NodeNetwork `json:"networks"`
+}
+
+// A NodeFound is one finding.
+type NodeFound struct {
+	Word    string    `json:"word"`
+	Network string    `json:"network,omitempty"`
+	Text    string    `json:"text"`
+	Since   time.Time `json:"since"` // this agent sees it since then
+}
+
+// A NodeNetwork has the numbers of reservations of a network, by verdict and then by reason, as of the
+// last pass that judged them.
+type NodeNetwork struct {
+	Name         string                    `json:"name"`
+	Named        bool                      `json:"named"` // the agent may release in it
+	Reservations map[string]map[string]int `json:"reservations"`
+}
+
+// nodeSchema is the version of the JSON.
+const nodeSchema = 1
+
+// noteNode is called after each pass.
+func (a *Agent) noteNode(now time.Time) {
+	last := a.statuses.get()
+	a.since.note(a.nodeFindings(&last, now), now)
+}
+
+// A nodeSince remembers since when findings exist, by word and network.
+type nodeSince struct {
+	mu    sync.Mutex // guards since
+	since map[[2]string]time.Time
+}
+
+// note forgets findings that have ended.
+func (n *nodeSince) note(all []diagnose.Finding, now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	since := make(map[[2]string]time.Time)
+	for _, f := range all {
+		key := [2]string{f.Word, f.Network}
+		if since[key] = now; !n.since[key].IsZero() {
+			since[key] = n.since[key]
+		}
+	}
+	n.since = since
+}
+
+func (n *nodeSince) of(f *diagnose.Finding) time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.since[[2]string{f.Word, f.Network}]
+}
+
+// nodeFindings returns all that the agent knows to be wrong. Other reports leave out leaks, which the next
+// pass releases: here are those that no pass will release.
+func (a *Agent) nodeFindings(s *status, now time.Time) []diagnose.Finding {
+	all := slices.Concat(s.found, a.ofAgent(s, now))
+	if s.passes == 0 {
+		all = append(all, diagnose.Finding{Word: diagnose.Unknown, Text: "no pass has ended yet"})
+	}
+	left := make(map[string]int)
+	for i := range s.shown.Reservations {
+		if e := &s.shown.Reservations[i]; e.Verdict == gc.Leaked && (a.opts.Passes.DryRun || e.Reason == gc.NetworkNotNamed) {
+			left[e.Network]++
+		}
+	}
+	for network, n := range left {
+		text := plural(n, "address", "addresses") + " leaked, and kept in dry run"
+		if !slices.Contains(s.shown.Networks, network) {
+			text = plural(n, "address", "addresses") + " leaked in a network that is not named"
+		}
+		all = append(all, diagnose.Finding{Word: diagnose.Leaked, Network: network, Text: text})
+	}
+	slices.SortFunc(all, func(a, b diagnose.Finding) int { return strings.Compare(a.Line(), b.Line()) })
+	diagnose.Sort(all) // stable
+	return all
+}
+
+// nodeState returns the state of the node.
+func (a *Agent) nodeState(now time.Time) NodeState {
+	last := a.statuses.get()
+	state := NodeState{
+		SchemaVersion: nodeSchema, Node: a.opts.Node, Version: a.opts.Version, Configuration: a.opts.Configuration,
+		Word: diagnose.OK, LastPass: last.ended, Networks: []NodeNetwork{},
+	}
+	for _, f := range a.nodeFindings(&last, now) {
+		since := a.since.of(&f)
+		if since.IsZero() { // no pass has ended since
+			since = last.ended
+		}
+		state.Findings = append(state.Findings, NodeFound{f.Word, f.Network, nameless(f.Text), since})
+	}
+	if len(state.Findings) > 0 {
+		state.Word = state.Findings[0].Word
+	}
+	counts := make(map[string]map[string]map[string]int)
+	for _, name := range networksOf(&last.shown) {
+		counts[name] = make(map[string]map[string]int)
+		named := slices.Contains(last.shown.Networks, name)
+		state.Networks = append(state.Networks, NodeNetwork{name, named, counts[name]})
+	}
+	for i := range last.shown.Reservations {
+		e := &last.shown.Reservations[i]
+		of, verdict := counts[e.Network], verdictOf(e)
+		if of[verdict] == nil {
+			of[verdict] = make(map[string]int)
+		}
+		of[verdict][e.Reason.String()]++
+	}
+	return state
+}
+
+var (
+	quotedText = regexp.MustCompile(`"[^"]*"`)
+	word       = regexp.MustCompile(`[^\s,;()]+`)
+)
+
+// nameless replaces what a text has in quotes, such as a path that a tenant mounted, and addresses.
+func nameless(text string) string {
+	text = quotedText.ReplaceAllString(term.Clean(text), `"..."`)
+	return word.ReplaceAllStringFunc(text, func(w string) string {
+		bare := strings.TrimRight(w, ":.")
+		_, err := netip.ParseAddr(bare)
+		_, err2 := netip.ParseAddrPort(bare)
+		if err == nil || err2 == nil {
+			return "an address"
+		}
+		return w
+	})
+}
+
+// node serves the state of the node.
+func (a *Agent) node(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_ = json.NewEncoder(w).Encode(a.nodeState(time.Now())) // the client may be gone
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+)
+
+// nodeOf asks an agent for the state of its node, as the API server's proxy does.
+func nodeOf(t *testing.T, a *Agent) (state NodeState, text string) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, NodePath, nil)
+	r.Host = "api.cluster.example:6443"
+	w := httptest.NewRecorder()
+	a.metricsHandler().ServeHTTP(w, r)
+	if err := json.Unmarshal(w.Body.Bytes(), &state); err != nil || w.Code != http.StatusOK {
+		t.Fatalf("%d %v: %s", w.Code, err, w.Body)
+	}
+	return state, w.Body.String()
+}
+
+// With all that a report can have, the state names no pod, no container and no address.
+func TestNodeStateNamesNothing(t *testing.T) {
+	a := &Agent{opts: Options{Node: "node-1", Version: "v9", Configuration: "c0ffee"}, statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}
+	names := []string{"secret-pod", "10.9.8.", "fd00:9", strings.Repeat("ab", 6), "tenant"}
+	report := gc.Report{Started: time.Now(), DataDir: t.TempDir(), Networks: []string{"podnet", "gone"}, Missing: []string{"gone"}}
+	pods := []*gc.Pod{{Namespace: "ns", Name: "secret-pod"}, {Name: "secret-pod-2"}}
+	for i := range 40 {
+		why := gc.Reasons()[i%len(gc.Reasons())]
+		e := gc.Entry{Reason: why, Verdict: why.Verdict(), Pod: pods[i%2], Reservation: &hostlocal.Reservation{Network: []string{"podnet", "other"}[i/30],
+			IP: netip.MustParseAddr(fmt.Sprintf("10.9.8.%d", i)), ContainerID: strings.Repeat("ab", 32)}}
+		report.Reservations = append(report.Reservations, e)
+	}
+	claim := []gc.Claim{{IP: netip.MustParseAddr("10.9.8.200"), Pods: pods}}
+	report.Unreserved, report.Duplicates = claim, claim
+	err := fmt.Errorf(`%w: pod ns/secret-pod is not listed by 10.9.8.7:6443, "/tenant"`, gc.ErrRefused)
+	a.statuses.note(report, nil, nil, nil)
+	a.statuses.note(report, err, nil, nil)
+	a.noteNode(time.Now())
+	state, text := nodeOf(t, a)
+	for _, name := range names {
+		if strings.Contains(text, name) {
+			t.Errorf("it has %s: %s", name, text)
+		}
+	}
+	if len(state.Findings) < 5 || len(state.Networks) != 3 || state.Networks[0].Reservations["in-use"]["container-live"] == 0 || state.Configuration != "c0ffee" {
+		t.Errorf("it is not all there: %s", text)
+	}
+	const found = `31 in one namespace of process 7, mounted at "/tenant/web", from 10.9.8.7:80, 10.9.8.7, [fd00:9::1]:80 and fd00:9::1: 5 leaked.`
+	const want = `31 in one namespace of process 7, mounted at "...", from an address, an address, an address and an address 5 leaked.`
+	if got := nameless(found); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// What the state says in the situations of a node, and since when.
+func TestNodeState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &Agent{statuses: newStatusStore([]string{"cri"}), registry: prometheus.NewRegistry()}
+		begin := time.Now()
+		entry := func(network string, why gc.Reason) gc.Entry {
+			return gc.Entry{Reason: why, Verdict: why.Verdict(), Reservation: &hostlocal.Reservation{Network: network, IP: netip.MustParseAddr("10.1.0.2")}}
+		}
+		for _, row := range []struct {
+			reason string
+			dryRun bool
+			err    error
+			found  []gc.Entry
+			want   []string // word, network, and the minute since which it is so
+		}{
+			{reason: "before the first pass nothing is known", want: []string{"UNKNOWN  0"}},
+			{reason: "the first pass was refused", err: errAway, want: []string{"UNKNOWN  1", "UNKNOWN  1"}},
+			{reason: "another one, too", err: errAway, want: []string{"UNKNOWN  1", "UNKNOWN  1"}},
+			{reason: "a leak is released by the next pass", found: []gc.Entry{entry("podnet", gc.NotTried)}},
+			{reason: "but not in dry run", dryRun: true, found: []gc.Entry{entry("podnet", gc.NotTried)}, want: []string{"LEAKED podnet 4"}},
+			{reason: "nor in a network that is not named", found: []gc.Entry{entry("other", gc.NetworkNotNamed)}, want: []string{"LEAKED other 5"}},
+			{reason: "a conflict comes, which is less grave", found: []gc.Entry{entry("podnet", gc.TwoPods), entry("other", gc.NetworkNotNamed)},
+				want: []string{"LEAKED other 5", "CONFLICT podnet 6"}},
+			{reason: "a pass that judged nothing ends no finding", err: errAway, want: []string{"UNKNOWN  7", "LEAKED other 5", "CONFLICT podnet 6"}},
+			{reason: "all is well", found: []gc.Entry{entry("podnet", gc.ContainerLive)}},
+			{reason: "the conflict is a new one", found: []gc.Entry{entry("podnet", gc.TwoPods)}, want: []string{"CONFLICT podnet 9"}},
+			{reason: "no pass has ended for long", want: []string{"UNKNOWN  9", "CONFLICT podnet 9"}},
+		} {
+			a.opts.Passes.DryRun = row.dryRun
+			switch {
+			case row.err != nil || row.found != nil:
+				report := gc.Report{Started: time.Now(), Networks: []string{"podnet"}, Reservations: row.found}
+				report.Sources = []gc.SourceReport{{Name: "cri"}}
+				if row.err != nil {
+					report.Sources[0].Error = row.err.Error()
+				}
+				a.statuses.note(report, row.err, nil, nil)
+				a.noteNode(time.Now())
+			case a.statuses.get().passes > 0:
+				time.Sleep(gc.DefaultInterval + passTime)
+			}
+			state, _ := nodeOf(t, a)
+			var got []string
+			for _, f := range state.Findings {
+				got = append(got, fmt.Sprintf("%s %s %.0f", f.Word, f.Network, f.Since.Sub(begin).Minutes()))
+			}
+			word := "OK"
+			if len(row.want) > 0 {
+				word, _, _ = strings.Cut(row.want[0], " ")
+			}
+			if diff := cmp.Diff(row.want, got); diff != "" || state.Word != word {
+				t.Errorf("%s: %s; findings (-want +got):\n%s", row.reason, state.Word, diff)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
