@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
+)
+
+// A fleetPod is a pod of the server of fleetServer, and what its agent answers.
+type fleetPod struct {
+	node, phase string // Running if empty
+	ending      bool
+	status      int // 200 if zero
+	body        string
+}
+
+// fleetServer is an API server with these pods and nodes. It returns a kubeconfig. A list of nodes that is nil is forbidden.
+func fleetServer(t *testing.T, pods []fleetPod, nodes []string) string {
+	t.Helper()
+	hangs := make(chan struct{})
+	mux := http.NewServeMux()
+	write := func(w http.ResponseWriter, status int, v any) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(v) // the client may be gone
+	}
+	object := map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "no such right"}
+	var items []any
+	for i, p := range pods {
+		meta := map[string]any{"name": fmt.Sprint("agent-", i)}
+		if p.ending {
+			meta["deletionTimestamp"] = "2025-03-01T12:00:00Z"
+		}
+		phase := map[bool]string{true: "Running"}[p.phase == ""] + p.phase
+		items = append(items, map[string]any{"metadata": meta, "spec": map[string]any{"nodeName": p.node}, "status": map[string]any{"phase": phase}})
+		mux.HandleFunc(fmt.Sprintf("/api/v1/namespaces/ns/pods/http:agent-%d:9777/proxy/node", i), func(w http.ResponseWriter, r *http.Request) {
+			switch p.status {
+			case 0:
+				fmt.Fprint(w, p.body)
+			case -1:
+				<-hangs
+			default:
+				write(w, p.status, object)
+			}
+		})
+	}
+	mux.HandleFunc("/api/v1/namespaces/ns/pods", func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("labelSelector") != "app.kubernetes.io/name=hostlocal-gc" {
+			t.Errorf("pods are selected by %q", r.FormValue("labelSelector"))
+		}
+		write(w, 200, map[string]any{"kind": "PodList", "apiVersion": "v1", "items": items})
+	})
+	mux.HandleFunc("/api/v1/nodes", func(w http.ResponseWriter, _ *http.Request) {
+		var items []any
+		for _, name := range nodes {
+			items = append(items, map[string]any{"metadata": map[string]any{"name": name}})
+		}
+		if nodes == nil {
+			write(w, 403, object)
+			return
+		}
+		write(w, 200, map[string]any{"kind": "NodeList", "apiVersion": "v1", "items": items})
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(func() { close(hangs); server.Close() })
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: %q}}], contexts: [{name: c, context: {cluster: c}}]}`, server.URL)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// state is the answer of an agent on a node.
+func state(node, word, network, text string, more ...agent.NodeFound) string {
+	s := agent.NodeState{SchemaVersion: 1, Node: node, Word: word, Configuration: "aaaa"}
+	if word != "OK" {
+		s.Findings = append([]agent.NodeFound{{Word: word, Network: network, Text: text, Since: time.Now().Add(-3 * time.Hour)}}, more...)
+	}
+	body, _ := json.Marshal(s) // of plain values
+	return string(body)
+}
+
+// What the command shows of a cluster.
+func TestFleet(t *testing.T) {
+	fine := func(node string) fleetPod { return fleetPod{node: node, body: state(node, "OK", "", "")} }
+	long := strings.Repeat("long text ", 20)
+	for _, row := range []struct {
+		reason string
+		pods   []fleetPod
+		nodes  []string
+		status int
+		want   string
+	}{
+		{"all is well, also beside an agent that ends after a rollout, in both orders",
+			[]fleetPod{{node: "a", ending: true, status: 503}, fine("a"), fine("b"), {node: "b", phase: "Failed"}}, []string{"a", "b"}, statusDone, `
+2 of 2 nodes are fine.
+`},
+		{"the gravest first, each in one line of 80 columns, without what all names end with",
+			[]fleetPod{
+				{node: "one.eu.example", body: state("one.eu.example", "CONFLICT", "podnet", "1 reservation is claimed")},
+				{node: "two.eu.example", body: state("two.eu.example", "FULL", "podnet", long, agent.NodeFound{Word: "CONFLICT"}, agent.NodeFound{Word: "CONFLICT"})},
+				{node: "six.eu.example", body: state("six.eu.example", "MISSING", "podnet", "\x1b[2Jgone\nOK")}, fine("ten.eu.example"),
+			}, []string{"one.eu.example"}, statusLeaked, `
+NODE  STATE     SINCE  WHAT (-o json has all)
+six   MISSING      3h  podnet: ?[2Jgone?OK
+two   FULL         3h  (+2) podnet: long text long text long text long text lo…
+one   CONFLICT     3h  podnet: 1 reservation is claimed
+1 of 4 nodes are fine.
+`},
+		{"what does not answer is never fine",
+			[]fleetPod{
+				{node: "a", status: 503}, {node: "b", body: "<html>"}, {node: "c", body: "{}"}, {node: "d", phase: "Pending"}, {node: "e", body: state("f", "OK", "", "")},
+				{node: "h", body: strings.Repeat(" ", maxState) + state("h", "OK", "", "")}, {phase: "Pending"}, fine("i"),
+			}, []string{"a", "j"}, statusLeaked, `
+NODE         STATE    SINCE  WHAT (-o json has all)
+a            UNKNOWN         no such right
+b            UNKNOWN         reading its agent's answer: invalid character '<' …
+c            UNKNOWN         something else than an agent answers at port 9777
+d            UNKNOWN         its agent's pod agent-3 is Pending
+e            UNKNOWN         the agent of another node answers: f
+h            UNKNOWN         reading its agent's answer: EOF
+j            UNKNOWN         no agent runs here
+pod agent-6  UNKNOWN         its agent's pod agent-6 is Pending
+1 of 9 nodes are fine.
+`},
+		{"it hangs", []fleetPod{{node: "a", status: -1}}, []string{}, statusLeaked, `
+NODE  STATE    SINCE  WHAT (-o json has all)
+a     UNKNOWN         no answer within 1s
+0 of 1 nodes are fine.
+`},
+		{"a word of a later version, and other settings; nodes may not be listed",
+			[]fleetPod{fine("a"), {node: "b", body: strings.Replace(state("b", "NOVEL", "", "x"), "aaaa", "bbbb", 1)}, fine("c")}, nil, statusLeaked, `
+NODE  STATE  SINCE  WHAT (-o json has all)
+b     NOVEL     3h  x
+2 of 3 nodes are fine.
+Agents with other settings than most: b.
+nodes without an agent are not known: no such right
+`},
+		{"no agent may be asked", []fleetPod{{node: "a", status: 403}, {node: "b", status: 403}}, []string{}, statusError, `
+hostlocal-gc: asking the agents: no such right
+`},
+		{"one may not be asked", []fleetPod{{node: "a", status: 403}, fine("b")}, []string{}, statusLeaked, `
+NODE  STATE    SINCE  WHAT (-o json has all)
+a     UNKNOWN         no such right
+1 of 2 nodes are fine.
+`},
+		{"no agent", nil, []string{"a"}, statusError, `
+hostlocal-gc: there is no agent: no pod in namespace ns has the labels app.kubernetes.io/name=hostlocal-gc; --namespace and --selector say which
+`},
+	} {
+		config := fleetServer(t, row.pods, row.nodes)
+		patience := map[bool]string{true: "1s", false: "5m"}[row.reason == "it hangs"]
+		got := run(t, t.TempDir(), nil, "fleet", "-n", "ns", "--kubeconfig", config, "--timeout", patience)
+		if diff := cmp.Diff(strings.TrimPrefix(row.want, "\n"), got.stdout+got.stderr); diff != "" || got.status != row.status {
+			t.Errorf("%s: status %d, want %d (-want +got):\n%s", row.reason, got.status, row.status, diff)
+		}
+	}
+}
+
+// Under kubectl's name for a plugin the command is fleet, also without arguments.
+func TestPluginName(t *testing.T) {
+	for _, row := range []struct{ args, want string }{
+		{"/bin/kubectl-hostlocal_gc", "fleet"}, {"/bin/kubectl-hostlocal_gc -o json", "fleet -o json"},
+		{"kubectl-hostlocal_gc.exe --help", "fleet --help"}, {"kubectl-hostlocal_gc fleet", "fleet"},
+		{"/bin/hostlocal-gc", ""}, {"hostlocal-gc check -o json", "check -o json"},
+	} {
+		if got := strings.Join(commandLine(strings.Fields(row.args)), " "); got != row.want {
+			t.Errorf("%s: got %q, want %q", row.args, got, row.want)
+		}
+	}
+}
+
+// Agents with the same settings have the same hash, on each node and in each order.
+func TestConfigurationHash(t *testing.T) {
+	hash := func(args ...string) string {
+		c := new(app).agentCommand()
+		if err := c.ParseFlags(args); err != nil {
+			t.Fatal(err)
+		}
+		return configurationHash(c.Flags())
+	}
+	base := hash("--network", "podnet", "--source", "cri", "--interval", "10m")
+	for _, row := range []struct {
+		reason, args string
+		equal        bool
+	}{
+		{"another node", "--source cri --network podnet --node n --require-pod a/b --listen=127.0.0.1:1 --metrics-listen=10.0.0.1:9777", true},
+		{"another network", "--network podnets --source cri", false},
+		{"another source", "--network podnet --source netns", false},
+		{"a dry run", "--network podnet --source cri --dry-run", false},
+	} {
+		if got := hash(strings.Fields(row.args)...); got == base != row.equal {
+			t.Errorf("%s: %s beside %s", row.reason, got, base)
+		}
+	}
+}
