@@ -35,15 +35,15 @@ func documentedRules() (rules []rbacv1.PolicyRule) {
 	return rules
 }
 
-// grant returns a client of a new user with these rights, which the server applies soon.
-func (n *node) grant(rules ...rbacv1.PolicyRule) kube.Client {
+// grant returns a new user with these rights, which the server applies soon.
+func (n *node) grant(rules ...rbacv1.PolicyRule) string {
 	user, rbac := metav1.ObjectMeta{Name: fmt.Sprintf("user-%d", time.Now().UnixNano())}, n.client.RbacV1()
 	must(rbac.ClusterRoles().Create(n.ctx, &rbacv1.ClusterRole{ObjectMeta: user, Rules: rules}, metav1.CreateOptions{}))
 	must(rbac.ClusterRoleBindings().Create(n.ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: user, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user.Name},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user.Name}},
 	}, metav1.CreateOptions{}))
-	return cluster.as(user.Name)
+	return user.Name
 }
 
 // The documented rules suffice, and so do kubelet's own credentials for its node, as documented
@@ -58,8 +58,8 @@ func TestRights(t *testing.T) {
 		client kube.Client
 		want   string
 	}{
-		{"only nodes", n.grant(rules[0]), `listing its pods: this account lacks the verb "list" on resource "pods"`},
-		{"only pods", n.grant(rules[1]), `reading its Node: this account lacks the verb "get" on resource "nodes"`},
+		{"only nodes", cluster.as(n.grant(rules[0])), `listing its pods: this account lacks the verb "list" on resource "pods"`},
+		{"only pods", cluster.as(n.grant(rules[1])), `reading its Node: this account lacks the verb "get" on resource "nodes"`},
 		{"the kubelet of another node", cluster.as("system:node:another", "system:nodes"), `lacks the verb "get" on resource "nodes"`},
 		{"a token of another cluster", kubernetes.NewForConfigOrDie(unknown).CoreV1(), "the API server does not know this client"},
 	} {
@@ -69,11 +69,25 @@ func TestRights(t *testing.T) {
 			return err != nil && strings.Contains(err.Error(), row.want)
 		})
 	}
-	for _, client := range []kube.Client{n.grant(rules...), cluster.as("system:node:"+n.name, "system:nodes")} {
+	for _, client := range []kube.Client{cluster.as(n.grant(rules...)), cluster.as("system:node:"+n.name, "system:nodes")} {
 		source := n.source(client, kube.Options{})
 		n.listed(source, 1)
 		n.collectWith(source, gc.Options{})
 	}
+}
+
+// kubeconfig writes a kubeconfig with a token, to act as a user if that is not empty.
+func kubeconfig(path, token, user string) {
+	config := cluster.config()
+	check(os.WriteFile(path, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
+		clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}], users: [{name: c, user: {token: %q, as: %q}}],
+		contexts: [{name: c, context: {cluster: c, user: c}}]}`, config.Host, config.CAFile, token, user), 0o600))
+}
+
+// command builds the command in dir, for a node that has been up for long.
+func command(dir string) string {
+	goCommand("", "build", "-C", "../..", must(cnitest.OldNode(dir)), "-o", filepath.Join(dir, "hostlocal-gc"), "./hostlocal-gc")
+	return filepath.Join(dir, "hostlocal-gc")
 }
 
 // manifests returns the agent's objects with the given components.
@@ -129,13 +143,10 @@ func TestAgentWithItsManifests(t *testing.T) {
 			env = append(env, name+"="+value)
 		}
 	}
-	accounts, config := n.client.CoreV1().ServiceAccounts("kube-system"), cluster.config()
+	accounts := n.client.CoreV1().ServiceAccounts("kube-system")
 	request := must(accounts.CreateToken(n.ctx, "hostlocal-gc", &authenticationv1.TokenRequest{}, metav1.CreateOptions{}))
-	check(os.WriteFile(filepath.Join(dir, "kubeconfig"), fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: c,
-		clusters: [{name: c, cluster: {server: %q, certificate-authority: %q}}], users: [{name: c, user: {token: %q}}],
-		contexts: [{name: c, context: {cluster: c, user: c}}]}`, config.Host, config.CAFile, request.Status.Token), 0o600))
-	goCommand("", "build", "-C", "../..", must(cnitest.OldNode(dir)), "-o", filepath.Join(dir, "agent"), "./hostlocal-gc")
-	agent := run(dir, "agent", env, filepath.Join(dir, "agent"), "agent", "--data-dir", n.plugin.DataDir,
+	kubeconfig(filepath.Join(dir, "kubeconfig"), request.Status.Token, "")
+	agent := run(dir, "agent", env, command(dir), "agent", "--data-dir", n.plugin.DataDir,
 		"--source", "kubelet", "--source", "kube", "--kubeconfig", "kubeconfig", "--listen=", "--memory", filepath.Join(dir, "memory")) // and no runtime
 	t.Cleanup(func() { kill(agent) })
 	n.eventually(func() bool {

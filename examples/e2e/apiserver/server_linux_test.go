@@ -84,14 +84,7 @@ func (s *server) start() {
 	if s.api != nil {
 		return
 	}
-	s.api = run(s.dir, "kube-apiserver", nil, s.apiPath, "--etcd-servers=unix://client.sock:1",
-		"--bind-address="+s.ip, "--advertise-address="+s.ip, "--secure-port=26443", "--endpoint-reconciler-type=none",
-		"--cert-dir=certs", "--token-auth-file=tokens.csv", "--authorization-mode=Node,RBAC",
-		// The key of its own certificate, which it makes, also signs the tokens of service accounts.
-		"--service-account-key-file=certs/apiserver.key", "--service-account-signing-key-file=certs/apiserver.key",
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
-		// No controller creates the service account "default" of each namespace.
-		"--disable-admission-plugins=ServiceAccount", "--allow-privileged")
+	s.launch()
 	ready := func(ctx context.Context) (bool, error) {
 		client, err := kubernetes.NewForConfig(s.config())
 		if err != nil {
@@ -101,6 +94,18 @@ func (s *server) start() {
 		return err == nil, nil
 	}
 	check(wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, patience, true, ready))
+}
+
+// launch runs the API server.
+func (s *server) launch() {
+	s.api = run(s.dir, "kube-apiserver", nil, s.apiPath, "--etcd-servers=unix://client.sock:1",
+		"--bind-address="+s.ip, "--advertise-address="+s.ip, "--secure-port=26443", "--endpoint-reconciler-type=none",
+		"--cert-dir=certs", "--token-auth-file=tokens.csv", "--authorization-mode=Node,RBAC",
+		// The key of its own certificate, which it makes, also signs the tokens of service accounts.
+		"--service-account-key-file=certs/apiserver.key", "--service-account-signing-key-file=certs/apiserver.key",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
+		// No controller creates the service account "default" of each namespace.
+		"--disable-admission-plugins=ServiceAccount", "--allow-privileged")
 }
 
 // crash kills the API server. Its data stays in etcd.

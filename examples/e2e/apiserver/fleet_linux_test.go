@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package apiserver
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const nodes = 30
+
+// Thirty agents behind an API server, three of them in trouble: kubectl, with the documented rights, shows one screen,
+// the gravest first. The agents have addresses in a network namespace, in which a second API server has the data of the
+// first one. They are on the loopback interface, since some kernels have no dummy one.
+func TestFleet(t *testing.T) {
+	if os.Geteuid() != 0 && os.Getenv("CI") != "true" {
+		t.Skip("it makes a network namespace, which needs root")
+	}
+	n, dir := newNode(t), t.TempDir()
+	kubectl := goCommand("off", "tool", "-n", "k8s.io/kubernetes/cmd/kubectl")
+	agent := command(dir)
+	check(os.Symlink(agent, filepath.Join(dir, "kubectl-hostlocal_gc")))
+	rules := fleetRules()
+	user := n.grant(rules...)
+
+	runtime.LockOSThread() // until the test ends, and with it the thread and what it started
+	check(netns.Set(must(netns.New())))
+	lo := must(netlink.LinkByName("lo"))
+	check(netlink.LinkSetUp(lo))
+	second := cluster
+	second.launch()
+	t.Cleanup(func() { kill(second.api) })
+
+	// One pod runs on each node. In a second directory an address is leaked, too.
+	live, leaked := containerID("live"), containerID("leaked")
+	for path, id := range map[string]string{"a/podnet/10.1.0.2": live, "b/podnet/10.1.0.2": live, "b/podnet/10.1.0.3": leaked} {
+		check(os.MkdirAll(filepath.Join(dir, filepath.Dir(path)), 0o755))
+		check(os.WriteFile(filepath.Join(dir, path), []byte(id+"\r\neth0"), 0o600))
+		check(os.Chtimes(filepath.Join(dir, path), time.Time{}, ago(old).Time))
+	}
+	list := fmt.Appendf(nil, `[{"namespace": "shop", "name": "web", "containerIDs": [%q], "ips": ["10.1.0.2"]}]`, live)
+	check(os.WriteFile(filepath.Join(dir, "pods.json"), list, 0o600))
+	var mistyped *exec.Cmd
+	for i := range nodes {
+		name, ip := fmt.Sprintf("node-%02d", i), fmt.Sprintf("10.99.0.%d", i+1)
+		check(netlink.AddrAdd(lo, must(netlink.ParseAddr(ip+"/24"))))
+		n.pod(name, onHostNetwork, func(_ *node, pod *corev1.Pod) {
+			pod.Spec.NodeName, pod.Labels = name, map[string]string{"app.kubernetes.io/name": "hostlocal-gc"}
+			pod.Status.PodIP, pod.Status.PodIPs = ip, []corev1.PodIP{{IP: ip}}
+		})
+		args := []string{"agent", "--source=file:pods.json", "--memory=none", "--listen=", "--metrics-listen=" + ip + ":9777", "--node=" + name}
+		switch i {
+		case 7:
+			args = append(args, "--data-dir=a", "--network=podnett")
+		case 11:
+			continue // it does not run
+		case 23:
+			args = append(args, "--data-dir=b", "--network=podnet", "--dry-run")
+		default:
+			args = append(args, "--data-dir=a", "--network=podnet")
+		}
+		cmd := run(dir, name, nil, agent, args...)
+		t.Cleanup(func() { kill(cmd) })
+		if i == 7 {
+			mistyped = cmd
+		}
+	}
+	kubeconfig(filepath.Join(dir, "config"), "admin-token", user)
+	var took time.Duration
+	ask := func(args ...string) string {
+		cmd := exec.CommandContext(n.ctx, kubectl, append([]string{"hostlocal-gc", "--kubeconfig=config", "-n", n.namespace}, args...)...)
+		cmd.Dir, cmd.Env = dir, []string{"PATH=" + dir}
+		begun := time.Now()
+		out, _ := cmd.CombinedOutput() // its status says that some nodes are not fine
+		took = time.Since(begun)
+		return string(out)
+	}
+	var got string
+	n.eventually(func() bool { // all agents have made a pass
+		got = ask("--timeout=1m")
+		if strings.Contains(got, "28 of 30") { // the first pass does not ask where nothing is reserved
+			check(mistyped.Process.Signal(unix.SIGHUP))
+		}
+		return strings.Contains(got, "27 of 30")
+	})
+	t.Logf("It took %v", took.Round(time.Millisecond))
+	const want = `NODE     STATE    SINCE  WHAT (-o json has all)
+node-07  MISSING    AGE  podnett: it has no directory in a, while pods have add…
+node-11  UNKNOWN         error trying to reach service: dial tcp 10.99.0.12:977…
+node-23  LEAKED     AGE  podnet: 1 address leaked, and kept in dry run
+27 of 30 nodes are fine.
+Agents with other settings than most: node-07, node-23.
+`
+	if diff := cmp.Diff(want, regexp.MustCompile(` +(\d+[hms])+  podnet`).ReplaceAllString(got, "    AGE  podnet")); diff != "" {
+		t.Errorf("the screen (-want +got):\n%s", diff)
+	}
+	var report struct{ Nodes []struct{ Node, Word string } }
+	if text := ask("-o", "json", "--timeout=1m"); json.Unmarshal([]byte(text), &report) != nil || len(report.Nodes) != nodes ||
+		report.Nodes[2].Word != "LEAKED" || strings.Contains(text, "shop") || strings.Contains(text, leaked) {
+		t.Errorf("the JSON lacks a node, or names a pod or a container:\n%s", text)
+	}
+	kubeconfig(filepath.Join(dir, "config"), "admin-token", n.grant(rules[0]))
+	n.eventually(func() bool { return strings.Contains(ask(), `cannot get resource "pods/proxy"`) })
+}
+
+// fleetRules returns the documented rights of people.
+func fleetRules() (rules []rbacv1.PolicyRule) {
+	for _, text := range bytes.Split(must(os.ReadFile("../../hostlocal-gc/deploy/fleet.yaml")), []byte("---\n")) {
+		var role rbacv1.ClusterRole // of which a Role has a part
+		check(yaml.UnmarshalStrict(text, &role))
+		rules = append(rules, role.Rules...)
+	}
+	return rules
+}
