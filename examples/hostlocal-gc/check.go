@@ -71,11 +71,7 @@ Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
 		Args: noArgs,
 	}
 	a.flags.pass(c)
-	c.Flags().StringVar(&a.flags.cniDir, "cni-dir", defaultCNIDir, "`DIR` with the CNI configurations of the networks")
-	c.Flags().StringArrayVar(&a.flags.subnets, "range", nil,
-		"range of the network of --network, as a `SUBNET`, instead of a configuration's. Repeatable: those of one family are one range set, "+
-			"of which a pod gets one address")
-	_ = c.MarkFlagDirname("cni-dir")
+	a.flags.confs(c)
 	c.RunE = work(func(ctx context.Context) error {
 		return a.check(ctx, c.Flags())
 	})

@@ -142,7 +142,16 @@ func (f *flags) others(c *cobra.Command) {
 			"Only for owners that have certainly ended; no variable sets this")
 }
 
-// ranges adds the flag that names the ranges.
+// confs adds the flags that say what the ranges are.
+func (f *flags) confs(c *cobra.Command) {
+	c.Flags().StringVar(&f.cniDir, "cni-dir", defaultCNIDir, "`DIR` with the CNI configurations of the networks")
+	c.Flags().StringArrayVar(&f.subnets, "range", nil,
+		"range of the network of --network, as a `SUBNET`, instead of a configuration's. Repeatable: those of one family are one range set, "+
+			"of which a pod gets one address")
+	_ = c.MarkFlagDirname("cni-dir")
+}
+
+// ranges adds the flag that names the configurations of the agent.
 func (f *flags) ranges(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.cniConf, "cni-conf", nil,
 		"take the ranges from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")

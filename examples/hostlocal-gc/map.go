@@ -4,12 +4,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -26,16 +27,17 @@ func (a *app) mapCommand() *cobra.Command {
 is too large for a screen it draws the rows in which something is reserved, the
 worst first. It releases nothing, takes no lock and writes nothing.
 
-Without --cni-conf the range is unknown. The map then goes from the lowest to
-the highest reservation. Without a --source nothing is judged.`,
-		Example: `  hostlocal-gc map --source file:pods.json --cni-conf 10-podnet.conflist`,
+It finds the ranges as check does. The map of a network whose range is unknown
+goes from the lowest to the highest reservation. Without a --source nothing is
+judged.`,
+		Example: `  hostlocal-gc map --network podnet --range 10.244.1.0/24 --source cri`,
 		Args:    noArgs,
 		RunE:    work(a.draw),
 	}
 	a.flags.data(c)
 	a.flags.judge(c)
 	a.flags.others(c)
-	a.flags.ranges(c)
+	a.flags.confs(c)
 	return c
 }
 
@@ -48,19 +50,18 @@ func (a *app) draw(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, names, err := a.dataDir()
+	confs, unread, err := a.configurations()
 	if err != nil {
 		return err
 	}
-	ranges, err := a.ranges(a.asked(names))
-	if err != nil {
-		return err
+	if unread != nil && !errors.Is(unread, fs.ErrNotExist) {
+		a.note("%v", unread)
 	}
 	done, err := a.pass(ctx, s, true)
 	if err != nil {
 		return err
 	}
-	pictures, err := drawAll(&done, ranges)
+	pictures, err := drawAll(&done, confs)
 	switch {
 	case err != nil || len(pictures) == 0 && done.Err != nil: // which was printed
 	case len(pictures) == 0:
@@ -69,36 +70,6 @@ func (a *app) draw(ctx context.Context) error {
 		_, err = io.WriteString(a.stdout, picture.Text(a.screen, pictures))
 	}
 	return err
-}
-
-// ranges reads the configurations. Each must be of a network that is drawn.
-func (a *app) ranges(networks []string) (map[string][]picture.Range, error) {
-	out := make(map[string][]picture.Range)
-	for _, path := range a.flags.cniConf {
-		confs, err := cniconf.ReadFile(path)
-		if err != nil {
-			return nil, fmt.Errorf("reading the CNI configuration: %w", err)
-		}
-		drawn := false
-		for _, conf := range confs {
-			if !slices.Contains(networks, conf.Name) {
-				continue
-			}
-			drawn = true
-			if !sameDirectory(conf.DataDir, a.flags.dataDir) && conf.DataDir != hostlocal.DefaultDataDir {
-				a.note("according to %s, host-local keeps %s in %s, not in %s", path, conf.Name, conf.DataDir, a.flags.dataDir)
-			}
-			if conf.Ranges == nil {
-				return nil, fmt.Errorf("CNI configuration %s: the ranges of network %s are set at run time, and not in it", path, conf.Name)
-			}
-			out[conf.Name] = append(out[conf.Name], slices.Concat(conf.Ranges...)...)
-		}
-		if !drawn {
-			return nil, fmt.Errorf("CNI configuration %s gives host-local no network that is drawn; drawn are %s",
-				path, strings.Join(networks, ", "))
-		}
-	}
-	return out, nil
 }
 
 func sameDirectory(a, b string) bool {
@@ -111,7 +82,13 @@ func sameDirectory(a, b string) bool {
 }
 
 // drawAll makes a picture of each requested network that has a directory.
-func drawAll(r *result, ranges map[string][]picture.Range) ([]picture.Picture, error) {
+func drawAll(r *result, confs []cniconf.Network) ([]picture.Picture, error) {
+	ranges := make(map[string][]picture.Range)
+	for _, c := range confs {
+		if sameDirectory(c.DataDir, r.DataDir) || c.DataDir == hostlocal.DefaultDataDir { // which is mounted elsewhere here
+			ranges[c.Name] = append(ranges[c.Name], slices.Concat(c.Ranges...)...)
+		}
+	}
 	var pictures []picture.Picture
 	for _, n := range r.Networks {
 		if slices.Contains(r.Missing, n) {

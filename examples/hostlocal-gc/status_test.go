@@ -32,7 +32,6 @@ func spoiled(t *testing.T) (*node, *podNetwork) {
 	n.put("address.json", `[{"name":"x","ips":["10.244.1.2000"]}]`)
 	n.put("trailing.json", `[{"name":"x"}] and more`)
 	n.put("empty.json", ``)
-	n.put("conf.conf", `{"cniVersion":"1.0.0","name":"other","type":"bridge","ipam":{"type":"host-local","subnet":"10.0.0.0/24"}}`)
 	return n, nw
 }
 
@@ -110,9 +109,7 @@ func TestBadInput(t *testing.T) {
 		{reason: "a source that says there is nothing", args: release + "--data-dir networks --source file:-", stdin: "[]", status: statusError, stderr: "a pod source reports no pod at all"},
 		{reason: "a list by a source that fails", args: "list --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
 		{reason: "an error goes before what is leaked", args: "plan --exit-code --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
-		{reason: "no such configuration", args: "map --data-dir networks --cni-conf none.conf", status: statusError, stderr: "reading the CNI configuration: none.conf"},
-		{reason: "a configuration that is none", args: "map --data-dir networks --cni-conf pods.json", status: statusError, stderr: "reading the CNI configuration: pods.json: "},
-		{reason: "another network's configuration", args: "map --data-dir networks --cni-conf conf.conf", status: statusError, stderr: `gives host-local no network that is drawn; drawn are podnet, storage`},
+		{reason: "a range of no network", args: "map --data-dir networks --range 10.0.0.0/24", status: statusUsage, stderr: "name that with --network"},
 	})
 }
 

@@ -90,7 +90,7 @@ func TestLookingChangesNothing(t *testing.T) {
 		"list", "list --source file:pods.json", "list -o wide --source file:pods.json", "list -o json --source file:cut.json",
 		"plan --source file:pods.json", "plan --exit-code --min-age 1s --allow-foreign * --source file:pods.json", "plan --source file:cut.json",
 		"release --dry-run --source file:pods.json", "release --dry-run --network podnet --min-age 1s --source file:pods.json",
-		"map", "map --source file:pods.json --cni-conf podnet.conf ", "map --source file:cut.json",
+		"map", "map --source file:pods.json --cni-dir .", "map --source file:cut.json",
 		"list --network none", "release --network podnet", "release --network podnet --source file:cut.json",
 	} {
 		run(t, n.dir, nil, append(strings.Fields(args), "--data-dir", "networks")...)

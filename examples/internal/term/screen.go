@@ -7,6 +7,7 @@ package term
 import (
 	"io"
 	"os"
+	"runtime"
 
 	"golang.org/x/term"
 )
@@ -32,7 +33,7 @@ func Of(f *os.File) Screen {
 	if width, _, err := term.GetSize(fd); err == nil {
 		s.Width = width
 	}
-	s.Colour = wantsColour(os.Getenv) && understandsColour(fd)
+	s.Colour = wantsColour(os.Getenv) && runtime.GOOS != "windows" // whose console needs a mode for colours
 	return s
 }
 
