@@ -218,40 +218,24 @@ func mayHold(p *podsource.Pod, r *hostlocal.Reservation, done *result, sees bool
 
 // showFiles prints what identifies the files to a person.
 func (a *app) showFiles(files []*hostlocal.Reservation) error {
-	for i, r := range files {
-		if more := len(files) - i; i == fewItems && more > 1 {
-			fmt.Fprintf(a.stdout, "... %d more\n\n", more)
-			return nil
-		}
-		if err := a.showFile(r); err != nil {
+	var rows [][]term.Cell
+	for _, r := range files[:min(len(files), fewRows)] {
+		f, err := os.OpenFile(a.path(r), os.O_RDONLY|syscall.O_NONBLOCK, 0) // do not block on a pipe in its place
+		if err != nil {
 			return err
 		}
+		first := make([]byte, 32)
+		n, err := io.ReadFull(f, first)
+		_ = f.Close() // only read
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return err
+		}
+		rows = append(rows, []term.Cell{{Text: a.path(r)}, {Text: term.Age(time.Now(), r.ReservedAt) + " ago"}, {Text: fmt.Sprintf("%+q", first[:n])}})
 	}
-	return nil
-}
-
-// showFile prints what identifies the file to a person.
-func (a *app) showFile(r *hostlocal.Reservation) error {
-	f, err := os.OpenFile(a.path(r), os.O_RDONLY|syscall.O_NONBLOCK, 0) // do not block on a pipe in its place
-	if err != nil {
-		return err
+	if more := len(files) - len(rows); more > 0 {
+		rows = append(rows, []term.Cell{{Text: fmt.Sprintf("... %d more", more)}})
 	}
-	defer f.Close() //nolint:errcheck // only read
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	const few = 64
-	first := make([]byte, few)
-	n, err := io.ReadFull(f, first)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return err
-	}
-	_, err = io.WriteString(a.stdout, a.section(term.Bold, a.path(r)+" holds nothing that host-local writes:", [][]term.Cell{
-		{{Text: "size"}, {Text: term.Count(int(info.Size()), "byte")}},
-		{{Text: "written"}, {Text: term.Age(time.Now(), r.ReservedAt) + " ago"}},
-		{{Text: "begins"}, {Text: fmt.Sprintf("%+q", first[:n])}},
-	}))
+	_, err := io.WriteString(a.stdout, a.section(term.Bold, "These files hold nothing that host-local writes, and begin with:", rows))
 	return err
 }
 

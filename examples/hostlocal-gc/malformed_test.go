@@ -43,7 +43,7 @@ func TestRemoveMalformed(t *testing.T) {
 		status  int
 		says    string // on stdout or stderr
 	}{
-		{reason: "nobody's", removed: true, says: `begins   "half a \x1b[2Jbackup\nof something\nelse\n"`},
+		{reason: "nobody's", removed: true, says: `10.1.0.3  2h ago  "half a \x1b[2Jbackup\nof something\ne"`},
 		{reason: "in another spelling", args: "::ffff:10.1.0.3", removed: true},
 		{reason: "the pod is known by its address", removed: true, change: func(n *node, _ *podNetwork) {
 			n.pods("pods.json", pod{Name: "web", IPs: []string{"10.1.0.2"}})
