@@ -34,7 +34,7 @@ func leakyNode(t *testing.T) *node {
 func TestFewRows(t *testing.T) {
 	n := leakyNode(t)
 	run := func(args ...string) outcome { return run(t, n.dir, nil, append(args, "--data-dir", "networks")...) }
-	const leaks = "... 228 more leaked: no live pod has its container or its address (-o wide shows all)\n"
+	const leaks = "... 228 more leaked: unowned (-o wide shows all)\n"
 	for _, row := range []struct {
 		reason, args string
 		rows         int

@@ -36,8 +36,7 @@ type column struct {
 	cell func(*gc.Entry) term.Cell
 }
 
-// table lays out entries. The reasons are the last column where the screen has room, or else
-// numbered footnotes.
+// table lays out entries, with the word of each reason. Under it is what these words mean.
 func (a *app) table(r *result, entries []*gc.Entry) string {
 	wide := a.flags.format == formatWide
 	entries, more := a.fold(r, entries)
@@ -61,18 +60,14 @@ func (a *app) table(r *result, entries []*gc.Entry) string {
 	if !r.judged {
 		return a.screen.Table(head, rows) + more
 	}
-	head = append(head, term.Column{Title: "REASON"})
-	notes := newFootnotes()
-	if !a.roomForReasons(head, rows, entries) {
-		for i, e := range entries {
-			rows[i] = append(rows[i], term.Cell{Text: notes.mark(e.Reason)})
-		}
-		return a.screen.Table(head, rows) + more + notes.text(a.screen)
-	}
+	var meanings string
 	for i, e := range entries {
-		rows[i] = append(rows[i], term.Cell{Text: e.Reason.Text()})
+		rows[i] = append(rows[i], term.Cell{Text: e.Reason.String()})
+		if slices.IndexFunc(entries, func(o *gc.Entry) bool { return o.Reason == e.Reason }) == i {
+			meanings += a.screen.Fold(a.screen.Paint(term.Dim, e.Reason.String()+":")+" "+e.Reason.Text()) + "\n"
+		}
 	}
-	return a.screen.Table(head, rows) + more
+	return a.screen.Table(append(head, term.Column{Title: "REASON"}), rows) + more + meanings
 }
 
 // fewRows is the largest number of rows that one reason has in a table.
@@ -104,7 +99,7 @@ func (a *app) fold(r *result, entries []*gc.Entry) (few []*gc.Entry, more string
 		}
 		what := ""
 		if r.judged {
-			what = fmt.Sprintf(" %s: %s", e.Verdict, e.Reason.Text())
+			what = fmt.Sprintf(" %s: %s", e.Verdict, e.Reason)
 		}
 		fmt.Fprintln(&out, a.screen.Fold(fmt.Sprintf("... %d more%s (-o wide shows all)", left, what)))
 	}
