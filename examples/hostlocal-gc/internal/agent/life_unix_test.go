@@ -7,7 +7,6 @@ package agent
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -106,9 +105,8 @@ func TestReadyOnceEachSourceAnswered(t *testing.T) {
 	p.terminate()
 }
 
-// SIGTERM ends the agent within a second, also in the middle of a pass that waits for a source, and
-// with clients that keep their connections open. The time is printed but not checked: the machine
-// may be busy.
+// SIGTERM ends the agent in the middle of a pass that waits for a source. The time is printed but not
+// checked: the machine may be busy. TestServeEnds has clients that keep their connections open.
 func TestTerminateInTheMiddle(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	leaked := add(t, n, "leaked", time.Hour)
@@ -118,25 +116,9 @@ func TestTerminateInTheMiddle(t *testing.T) {
 	}
 	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pipe)
 	w := openPipe(t, pipe)
-	for _, say := range []string{
-		"", "GET /metr", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
-		"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nslow",
-	} {
-		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.address())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		if _, err := io.WriteString(c, say); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := p.get("/healthz"); got.status != http.StatusOK { // all connections are accepted by now
-		t.Errorf("/healthz gives %d", got.status)
-	}
 	took := p.terminate()
 	_ = w.Close()
-	fmt.Printf("In the middle of a pass, with 4 clients hanging, the agent ended %v after SIGTERM\n", took.Round(time.Millisecond))
+	fmt.Printf("In the middle of a pass the agent ended %v after SIGTERM\n", took.Round(time.Millisecond))
 	if !there(n, leaked) {
 		t.Error("something was released without an answer (R2)")
 	}
