@@ -8,54 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
-
-// At a terminal the command shows the file and asks. It removes nothing after any answer but yes,
-// or if the file changed meanwhile.
-func TestRemoveMalformedAsks(t *testing.T) {
-	for _, row := range []struct {
-		reason, said string
-		meanwhile    func(nw *podNetwork)
-		removed      bool
-		status       int
-		says         string
-	}{
-		{"yes", "yes\n", nil, true, statusDone, "Removed "},
-		{"y is what one types without reading", "y\n", nil, false, statusError, "nothing was removed"},
-		{"nothing", "\n", nil, false, statusError, "nothing was removed"},
-		{"the end", "\x04", nil, false, statusError, "nothing was removed"},
-		{"Ctrl-C", "\x03", nil, false, statusInterrupted, "nothing was removed"},
-		{"it is an ADD's now", "yes\n", func(nw *podNetwork) { nw.write("10.1.0.3", sandbox("new")+"\r\neth0", 0) }, false, statusError, "10.1.0.3 is young and is not removed"},
-		{"it is another malformed one", "yes\n", func(nw *podNetwork) { nw.write("10.1.0.3", garbage, time.Hour) }, false, statusError, "changed after it was shown"},
-		{"a pod has the address now", "yes\n", func(nw *podNetwork) {
-			nw.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}}, pod{Name: "db", IPs: []string{"10.1.0.3"}})
-		}, false, statusError, "10.1.0.3 is in-use and is not removed"},
-	} {
-		t.Run(row.reason, func(t *testing.T) {
-			n, nw := malformedNode(t)
-			s := terminal(t, 80)
-			cmd := command(t, n.dir, "remove-malformed", "10.1.0.3", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json")
-			cmd.Stdin, cmd.Stdout, cmd.Stderr = s.end, s.end, s.end
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			s.until(`Only "yes" does:`)
-			if row.meanwhile != nil {
-				row.meanwhile(nw)
-			}
-			if _, err := s.master.WriteString(row.said); err != nil {
-				t.Fatal(err)
-			}
-			got := finish(t, cmd.Wait(), &strings.Builder{}, &strings.Builder{})
-			text := s.written(t)
-			if got.status != row.status || !strings.Contains(text, row.says) || nw.there("10.1.0.3") == row.removed {
-				t.Errorf("exit status %d, want %d; removed is not %v, or %q is not in:\n%s", got.status, row.status, row.removed, row.says, text)
-			}
-		})
-	}
-}
 
 // Ctrl-C ends a command that waits for its source, with the status that shells expect.
 func TestInterrupt(t *testing.T) {

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +31,7 @@ func (a *app) removeMalformedCommand() *cobra.Command {
 		Long: `Remove the files of these addresses, or without any all files of the network,
 with content that host-local never writes, such as the NUL bytes that a power
 loss leaves. Every pass keeps such a file, since it names no owner. This command
-shows the files and asks. It removes a file under the plugin's lock, and only if
+shows the files. With --yes it removes a file under the plugin's lock, if
 
   - the file is unchanged since it was shown;
   - no live pod claims the address;
@@ -40,11 +39,11 @@ shows the files and asks. It removes a file under the plugin's lock, and only if
     its source or from the kernel (--source netns);
   - the file is older than the longest ADD, --min-age and --starting-for.`,
 		Example: `  hostlocal-gc remove-malformed --network podnet
-  hostlocal-gc remove-malformed 10.244.1.5 --network podnet --source cri --source netns`,
+  hostlocal-gc remove-malformed 10.244.1.5 --network podnet --source cri --source netns --yes`,
 	}
 	a.flags.data(c)
 	a.flags.judge(c)
-	c.Flags().BoolVar(&a.flags.yes, flagYes, false, "remove them without a question; no variable sets this")
+	c.Flags().BoolVar(&a.flags.yes, flagYes, false, "remove them; no variable sets this")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		return work(func(ctx context.Context) error { return a.removeMalformed(ctx, args) })(cmd, args)
 	}
@@ -80,18 +79,8 @@ func (a *app) removeMalformed(ctx context.Context, texts []string) error {
 		return err
 	}
 	if !a.flags.yes {
-		if err := a.confirm(ctx); err != nil {
-			return err
-		}
-		// A file may change while the question waits for an answer. What was shown is removed, or nothing (R6).
-		still, again, err := a.malformed(ctx, s, ips)
-		if err != nil {
-			return err
-		}
-		refused = again
-		files = slices.DeleteFunc(files, func(r *hostlocal.Reservation) bool {
-			return !slices.ContainsFunc(still, func(o *hostlocal.Reservation) bool { return o.IP == r.IP && o.Network == r.Network })
-		})
+		fmt.Fprintln(a.stdout, "Nothing was removed: --yes removes them.")
+		return refused
 	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
@@ -237,27 +226,4 @@ func (a *app) showFiles(files []*hostlocal.Reservation) error {
 	}
 	_, err := io.WriteString(a.stdout, a.section(term.Bold, "These files hold nothing that host-local writes, and begin with:", rows))
 	return err
-}
-
-// confirm asks whether to go on, and returns an error unless the answer is yes.
-func (a *app) confirm(ctx context.Context) error {
-	if !term.Interactive(a.stdin) {
-		return errors.New("nothing was removed: there is no terminal to ask at; --yes removes without a question")
-	}
-	fmt.Fprint(a.stderr, "Remove what is shown? Only \"yes\" does: ")
-	said := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(a.stdin).ReadString('\n') // an unfinished line is not a yes
-		said <- line
-	}()
-	select {
-	case line := <-said:
-		if strings.TrimSpace(line) == "yes" {
-			return nil
-		}
-		return errors.New("nothing was removed")
-	case <-ctx.Done():
-		fmt.Fprintln(a.stderr)
-		return fmt.Errorf("nothing was removed: %w", ctx.Err())
-	}
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"unicode/utf8"
@@ -22,27 +21,7 @@ import (
 type screen struct {
 	end, master *os.File
 	done        chan error // receives the error that ended the reading
-
-	mu   sync.Mutex
-	text bytes.Buffer
-	came *sync.Cond // signals new text
-}
-
-// Write stores the command's output.
-func (s *screen) Write(text []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer s.came.Broadcast()
-	return s.text.Write(text)
-}
-
-// until waits until the output contains a text.
-func (s *screen) until(text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for !strings.Contains(s.text.String(), text) {
-		s.came.Wait()
-	}
+	text        bytes.Buffer
 }
 
 // written closes the terminal and returns the output.
@@ -79,9 +58,8 @@ func terminal(t *testing.T, width uint16) *screen {
 		t.Skipf("no terminal to be had: %v", err)
 	}
 	s := &screen{end: end, master: master, done: make(chan error, 1)}
-	s.came = sync.NewCond(&s.mu)
 	go func() {
-		_, err := io.Copy(s, master)
+		_, err := io.Copy(&s.text, master)
 		s.done <- err
 	}()
 	return s

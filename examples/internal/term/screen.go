@@ -5,7 +5,6 @@
 package term
 
 import (
-	"io"
 	"os"
 	"runtime"
 
@@ -35,12 +34,6 @@ func Of(f *os.File) Screen {
 	}
 	s.Colour = wantsColour(os.Getenv) && runtime.GOOS != "windows" // whose console needs a mode for colours
 	return s
-}
-
-// Interactive reports whether r is a terminal, where a person can answer a question.
-func Interactive(r io.Reader) bool {
-	f, ok := r.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // wantsColour reports whether the environment allows colours.

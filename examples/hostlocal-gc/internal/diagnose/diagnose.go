@@ -252,7 +252,7 @@ func (p *Place) undecided(c *tally) (all []Finding) {
 			text = fmt.Sprintf("%s: %d of NUL bytes, as a power loss leaves them", text, zeroed)
 		}
 		all = append(all, Finding{Word: Conflict, Network: c.network, Text: text, Run: p.command("remove-malformed", c.network),
-			Do: "hostlocal-gc remove-malformed removes those that no live pod may hold."})
+			Do: "hostlocal-gc remove-malformed shows them, and with --yes removes those that no live pod may hold."})
 	}
 	return all
 }
