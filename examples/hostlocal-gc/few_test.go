@@ -43,7 +43,6 @@ func TestFewRows(t *testing.T) {
 		{"leaks, beside three young ones", "plan --source file:pods.json", 12 + 3, leaks},
 		{"... and ten that are in use", "list --source file:pods.json", 12 + 3 + 10, leaks},
 		{"wide has all", "list --source file:pods.json -o wide", 253, ""},
-		{"nothing is judged", "list", 12, "... 241 more (-o wide shows all)\n"},
 		{"no source answers", "list --source file:cut.json", 12, "... 241 more (-o wide shows all)\n"},
 		{"no source answers, and the disk alone is no plan", "plan --source file:cut.json", 0, ""},
 	} {

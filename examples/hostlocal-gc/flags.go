@@ -208,16 +208,6 @@ func (f *flags) checkAllNetworks() error {
 	return nil
 }
 
-// namedSource returns the source that the flags name, or nil if they name none.
-func (a *app) namedSource() (podsource.Source, error) {
-	if f := &a.flags; len(f.sources) > 0 {
-		return a.source()
-	} else if f.allowEmpty || len(f.require) > 0 {
-		return nil, usagef("--allow-empty and --require-pod need a --source")
-	}
-	return nil, nil
-}
-
 // source returns the source that the flags name, or that of a usual node.
 func (a *app) source() (podsource.Source, error) {
 	f := &a.flags

@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/json"
-	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -161,7 +160,7 @@ func TestJSONOfScenes(t *testing.T) {
 // An empty data directory is no error, and makes a valid report.
 func TestJSONOfNothing(t *testing.T) {
 	n := newNode(t)
-	for _, args := range [][]string{{"list"}, {"plan", "--source", "file:-"}} {
+	for _, args := range [][]string{{"list", "--source", "file:-"}, {"plan", "--source", "file:-"}} {
 		got := run(t, n.dir, strings.NewReader("[{}]"), append(args, "--data-dir", "networks", "-o", "json")...)
 		r := readReport(t, got.stdout)
 		if len(r.Networks)+len(r.Reservations)+len(r.Sources) > 0 || got.status != statusDone {
@@ -170,14 +169,11 @@ func TestJSONOfNothing(t *testing.T) {
 	}
 }
 
-// Without a source the JSON is valid, and has no verdicts.
+// Where no source answers the JSON is valid, and what was not judged did not fail.
 func TestJSONUnjudged(t *testing.T) {
 	n := fullNode(t)
-	got := run(t, n.dir, io.Reader(nil), "list", "--data-dir", "networks", "-o", "json")
-	if got.status != statusDone || !strings.Contains(got.stderr, "nothing was judged") {
-		t.Errorf("exit status %d, stderr %q", got.status, got.stderr)
-	}
-	if r := readReport(t, got.stdout); len(r.Reservations) != 13 || strings.Contains(got.stdout, "failed") {
-		t.Errorf("%d reservations, and what was not judged did not fail:\n%s", len(r.Reservations), got.stdout)
+	got := run(t, n.dir, nil, "list", "--data-dir", "networks", "--source", "file:none", "-o", "json")
+	if r := readReport(t, got.stdout); got.status != statusError || len(r.Reservations) != 13 || strings.Contains(got.stdout, `"release-failed"`) {
+		t.Errorf("exit status %d, %d reservations:\n%s", got.status, len(r.Reservations), got.stdout)
 	}
 }

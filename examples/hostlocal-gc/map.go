@@ -28,8 +28,7 @@ is too large for a screen it draws the rows in which something is reserved, the
 worst first. It releases nothing, takes no lock and writes nothing.
 
 It finds the ranges as check does. The map of a network whose range is unknown
-goes from the lowest to the highest reservation. Without a --source nothing is
-judged.`,
+goes from the lowest to the highest reservation.`,
 		Example: `  hostlocal-gc map --network podnet --range 10.244.1.0/24 --source cri`,
 		Args:    noArgs,
 		RunE:    work(a.draw),
@@ -43,10 +42,7 @@ judged.`,
 
 // draw runs the command map.
 func (a *app) draw(ctx context.Context) error {
-	if err := a.flags.check(); err != nil {
-		return err
-	}
-	s, err := a.namedSource()
+	s, err := a.checkedSource()
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -30,7 +29,7 @@ func (a *app) within(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, a.flags.timeout)
 }
 
-// pass makes one pass over the data directory. Without a source it judges nothing.
+// pass makes one pass over the data directory.
 func (a *app) pass(ctx context.Context, s podsource.Source, dryRun bool) (result, error) {
 	return a.passOver(ctx, s, func(opts *gc.Options) { opts.DryRun = dryRun })
 }
@@ -43,13 +42,8 @@ func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.
 	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	if s == nil || len(a.asked(names)) == 0 {
-		done := a.unjudged(ctx, store, names)
-		a.printError(done.Err)
-		if s == nil {
-			a.note("without a --source nothing was judged: these are all reservations")
-		}
-		return done, nil
+	if len(a.asked(names)) == 0 { // there is none
+		return result{Report: gc.Report{DataDir: store.DataDir(), Started: time.Now()}}, nil
 	}
 	opts := a.onceOptions()
 	change(&opts)
@@ -74,32 +68,6 @@ func (a *app) onceOptions() gc.Options {
 		opts.SourceTimeout = 24 * time.Hour // the maximum
 	}
 	return opts
-}
-
-// unjudged reports the reservations alone.
-func (a *app) unjudged(ctx context.Context, store *hostlocal.Store, names []string) result {
-	r := result{Report: gc.Report{DataDir: store.DataDir(), Started: time.Now()}}
-	list, err := store.List(ctx)
-	if err != nil {
-		r.Err = err
-		return r
-	}
-	r.Networks = a.asked(names)
-	r.Missing = missing(r.Networks, names)
-	var unreadable []error
-	for i := range list.Reservations {
-		res := &list.Reservations[i]
-		r.Reservations = append(r.Reservations, gc.Entry{Reservation: res, Verdict: gc.Failed, Reason: gc.SourceFailed})
-		if res.Err != nil {
-			unreadable = append(unreadable, res.Err)
-		}
-	}
-	if more := len(unreadable) - 1; more > 0 { // their errors are alike
-		unreadable = []error{fmt.Errorf("%w, and %d more can't be read", unreadable[0], more)}
-	}
-	r.Err = errors.Join(append(unreadable, a.checkNetworks(r.Networks, names))...)
-	r.Duration = time.Since(r.Started)
-	return r
 }
 
 // entries returns the entries of a network.
@@ -147,10 +115,7 @@ func (r *result) leaked() bool {
 
 // list runs the command.
 func (a *app) list(ctx context.Context) error {
-	if err := a.flags.check(); err != nil {
-		return err
-	}
-	s, err := a.namedSource()
+	s, err := a.checkedSource()
 	if err != nil {
 		return err
 	}

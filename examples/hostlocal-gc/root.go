@@ -67,8 +67,7 @@ func (a *app) listCommand() *cobra.Command {
 		Use:   "list",
 		Short: "Show every reservation with its verdict",
 		Long: `Show every reservation with its verdict, and the reason for it. It releases
-nothing, takes no lock and writes nothing. Without a --source it shows the
-reservations without verdicts.`,
+nothing, takes no lock and writes nothing.`,
 		Example: `  hostlocal-gc list --network podnet --source file:pods.json
   hostlocal-gc list -o wide`,
 		Args: noArgs,

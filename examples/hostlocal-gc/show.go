@@ -81,23 +81,16 @@ func (l *recorder) Pods(ctx context.Context) (podsource.Answer, error) {
 // showAddress runs the command show.
 func (a *app) showAddress(ctx context.Context, text string) error {
 	a.flags.format = formatWide
-	if err := a.flags.check(); err != nil {
-		return err
-	}
 	ip, err := parseAddress(text)
 	if err != nil {
 		return err
 	}
-	s, err := a.namedSource()
+	s, err := a.checkedSource()
 	if err != nil {
 		return err
 	}
-	var recorded *recorder
-	if s != nil {
-		recorded = &recorder{Source: s}
-		s = recorded
-	}
-	done, err := a.pass(ctx, s, true)
+	recorded := &recorder{Source: s}
+	done, err := a.pass(ctx, recorded, true)
 	if err != nil {
 		return err
 	}
@@ -143,9 +136,6 @@ func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, recorded *r
 
 // said returns what each source says of an address and of a container.
 func (a *app) said(recorded *recorder, ip netip.Addr, containerID string) (rows [][]term.Cell) {
-	if recorded == nil {
-		return nil
-	}
 	recorded.Lock()
 	defer recorded.Unlock()
 	for _, m := range recorded.answer.Members() {

@@ -73,7 +73,6 @@ func TestWrongUsage(t *testing.T) {
 		{reason: "no data dir", args: "list --data-dir=", status: statusUsage, stderr: "--data-dir is empty"},
 		{reason: "an unknown source", args: "list --source docker", status: statusUsage, stderr: `there is no kind "docker"; the kinds are file:PATH`},
 		{reason: "a required pod without its namespace", args: "list --source file:pods.json --require-pod agent", status: statusUsage, stderr: `--require-pod "agent" is not NAMESPACE/NAME`},
-		{reason: "a required pod, and nobody to ask", args: "list --require-pod a/b", status: statusUsage, stderr: "need a --source"},
 		{reason: "a release of all networks", args: "release --data-dir networks --source file:pods.json", status: statusUsage, stderr: "a --network is missing"},
 		{reason: "an exit code of a release", args: "release --data-dir networks --network podnet --source file:pods.json --exit-code", status: statusUsage, stderr: "--exit-code is for plan"},
 		{reason: "list has no exit code", args: "list --exit-code", status: statusUsage, stderr: "unknown flag: --exit-code"},

@@ -52,11 +52,11 @@ func TestLookingChangesNothing(t *testing.T) {
 	data := filepath.Join(n.dir, "networks")
 	before := traces(t, data)
 	for _, args := range []string{
-		"list", "list --source file:pods.json", "list -o wide --source file:pods.json", "list -o json --source file:cut.json",
+		"list --source file:pods.json", "list -o wide --source file:pods.json", "list -o json --source file:cut.json",
 		"plan --source file:pods.json", "plan --exit-code --min-age 1s --allow-foreign * --source file:pods.json", "plan --source file:cut.json",
 		"release --dry-run --source file:pods.json", "release --dry-run --network podnet --min-age 1s --source file:pods.json",
-		"map", "map --source file:pods.json --cni-dir .", "map --source file:cut.json",
-		"list --network none", "release --network podnet", "release --network podnet --source file:cut.json",
+		"map --source file:pods.json --cni-dir .", "map --source file:cut.json",
+		"list --network none --source file:pods.json", "release --network podnet --source file:cut.json",
 	} {
 		run(t, n.dir, nil, append(strings.Fields(args), "--data-dir", "networks")...)
 		if diff := cmp.Diff(before, traces(t, data)); diff != "" {
