@@ -4,14 +4,17 @@ package main
 
 import (
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
@@ -41,6 +44,27 @@ func TestTableAndWide(t *testing.T) {
 		}
 		if last := lines[len(lines)-1]; !strings.HasPrefix(last, want) {
 			t.Errorf("%s: the last line is %q, want %q", row.format, last, want)
+		}
+	}
+}
+
+// Tables fit a terminal, in colours and without them.
+func TestColoursAndWidth(t *testing.T) {
+	n, _ := every(t)
+	t.Chdir(n.dir)
+	for _, screen := range []term.Screen{{Width: 80, Colour: true}, {Width: 160}} {
+		var out strings.Builder
+		a := &app{stdout: &out, stderr: io.Discard, lookup: lookup(nil), screen: screen}
+		if status := a.run(t.Context(), []string{"list", "--data-dir", "networks", "--source", "file:pods.json"}); status != statusDone {
+			t.Errorf("exit status %d", status)
+		}
+		if got := strings.Contains(out.String(), "\x1b[35mleaked\x1b[0m"); got != screen.Colour || strings.Contains(out.String(), "\x1b") != got {
+			t.Errorf("colours: %v, want %v:\n%q", got, screen.Colour, &out)
+		}
+		for line := range strings.Lines(regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllString(out.String(), "")) {
+			if len(line)-1 > screen.Width {
+				t.Errorf("%d columns on a terminal of %d: %q", len(line)-1, screen.Width, line)
+			}
 		}
 	}
 }

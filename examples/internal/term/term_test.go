@@ -3,6 +3,7 @@
 package term
 
 import (
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -116,6 +117,9 @@ func TestID(t *testing.T) {
 }
 
 func TestWantsColour(t *testing.T) {
+	if file, err := os.Open(os.DevNull); err != nil || Of(file) != (Screen{}) {
+		t.Errorf("what is no terminal has the screen %v, %v", Of(file), err)
+	}
 	for _, row := range []struct {
 		reason string
 		env    map[string]string
