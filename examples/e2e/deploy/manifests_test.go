@@ -276,7 +276,8 @@ func checkAgent(t *testing.T, binary string) {
 	if err := errors.Join(err2, err3); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"hostlocal_gc_build_info"`, `"version":`, `"hostlocal_gc_dry_run"`, `"hostlocal_gc_findings"`} { // used by scenarios
+	// used by scenarios
+	for _, want := range []string{`"hostlocal_gc_build_info"`, `"version":`, `"hostlocal_gc_dry_run"`, `"hostlocal_gc_findings"`, `"hostlocal_gc_configuration_info"`} {
 		if !strings.Contains(string(source), want) {
 			t.Errorf("the agent has no %s among its metrics", want)
 		}

@@ -52,6 +52,20 @@ func TestAlerts(t *testing.T) {
 	filled := func(m int, now time.Time) []pass {
 		return finding(nil, slices.Repeat([]gc.Reason{gc.ContainerLive}, map[bool]int{true: 10, false: 9}[m < 66])...)(m, now)
 	}
+	grows := func(every int) passes {
+		return func(m int, now time.Time) []pass {
+			return finding(nil, slices.Repeat([]gc.Reason{gc.ContainerLive}, min(2+m/every, 10))...)(m, now)
+		}
+	}
+	rolling := func(m int, now time.Time) []pass {
+		pods := 16
+		if m < 11 { // the node starts
+			pods = 0
+		} else if m%60 >= 40 && m%60 < 51 {
+			pods = 20
+		}
+		return finding(nil, slices.Repeat([]gc.Reason{gc.ContainerLive}, pods)...)(m, now)
+	}
 	with := func(of passes, change func(m int, r *gc.Report)) passes {
 		return func(m int, now time.Time) []pass {
 			p := of(m, now)
@@ -89,7 +103,15 @@ func TestAlerts(t *testing.T) {
 		{"a file can't be removed for two hours", scenario{from: 55, to: 175, passes: failing},
 			"LeakHeldBack:156-176 NoGoodPass:103-176 ReleaseFailures:85-184"},
 		{"the data directory is mounted read-only for two hours",
-			scenario{to: 121, passes: good, state: state{up: 1, desired: 1, ready: 1, readOnly: 1}}, "ReadOnly:15-121"},
+			scenario{to: 121, passes: good, state: state{up: 1, desired: 1, ready: 1, finding: "READ-ONLY"}}, "ReadOnly:15-121"},
+		{"pods run, and the only network that is named has no directory",
+			scenario{to: 121, passes: with(good, missing), state: state{up: 1, desired: 1, ready: 1, finding: "MISSING"}},
+			"DirectoryMissing:60-121 NetworkMissing:15-121"},
+		{"another network has leaks", scenario{to: 121, passes: finding(nil, gc.NetworkNotNamed)}, "NetworkNotNamed:60-121"},
+		{"each twenty minutes an address is lost, until the range is full and then larger", scenario{to: 220, passes: grows(20)},
+			"RangeFullSoon:148-165 RangeNearlyFull:195-220"},
+		{"the same, each two hours", scenario{to: 950, length: 950, passes: grows(120)}, ""},
+		{"a healthy node: sixteen pods start at once, and all are replaced every hour", scenario{to: 1000, length: 1000, size: 30, passes: rolling}, ""},
 		{"a conflict stays, and its reason changes: a pod is listed now and then", scenario{to: 121, passes: conflict}, "Conflict:15-121"},
 		{"the node is full, and later nine of ten addresses are reserved", scenario{to: 240, passes: filled}, "RangeNearlyFull:30-66"},
 		{"also in dry run: the directory was removed under live pods, and two get one address",

@@ -54,10 +54,14 @@ type scenario struct {
 	passes   func(m int, now time.Time) []pass // those that are due in a minute
 	state    state                             // usual if zero
 	length   int                               // in minutes; 4 hours if 0
+	size     byte                              // of the range; 10 addresses if 0
 }
 
 // A state is that of the agent and of the cluster, as metrics have it. A negative up means that there is no target.
-type state struct{ up, dryRun, desired, ready, readOnly float64 }
+type state struct {
+	up, dryRun, desired, ready float64
+	finding                    string // its word
+}
 
 // begin is the start time of each scenario.
 var begin = time.Unix(1_700_000_000, 0)
@@ -68,13 +72,15 @@ func at(m int) time.Time { return begin.Add(time.Duration(m) * time.Minute) }
 func (s *scenario) run(t *testing.T) stored {
 	t.Helper()
 	c := metrics.New()
-	c.SetRanges(map[string][]iprange.Set{"podnet": {{{First: netip.MustParseAddr("10.1.0.1"), Last: netip.MustParseAddr("10.1.0.10")}}}})
-	// TestImage asserts that the agent has these three.
+	c.SetRanges(map[string][]iprange.Set{"podnet": {{{First: netip.MustParseAddr("10.1.0.1"), Last: netip.AddrFrom4([4]byte{10, 1, 0, cmp.Or(s.size, 10)})}}}})
+	// TestImage asserts that the agent has these.
 	dryRun := prometheus.NewGauge(prometheus.GaugeOpts{Name: "hostlocal_gc_dry_run"})
 	build := prometheus.NewGauge(prometheus.GaugeOpts{Name: "hostlocal_gc_build_info", ConstLabels: prometheus.Labels{"version": "v1"}})
+	settings := prometheus.NewGauge(prometheus.GaugeOpts{Name: "hostlocal_gc_configuration_info",
+		ConstLabels: prometheus.Labels{"networks": "podnet", "sources": "cri", "hash": "c0ffee"}})
 	findings := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "hostlocal_gc_findings"}, []string{"word", "network"})
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(c, dryRun, build, findings)
+	registry.MustRegister(c, dryRun, build, settings, findings)
 	all := make(stored)
 	for m := range s.length {
 		state, passes := state{up: 1, desired: 1, ready: 1}, good(m, at(m))
@@ -97,7 +103,9 @@ func (s *scenario) run(t *testing.T) stored {
 			continue
 		}
 		dryRun.Set(state.dryRun)
-		findings.WithLabelValues("READ-ONLY", "").Set(state.readOnly)
+		for _, f := range [][]string{{"READ-ONLY", ""}, {"MISSING", "podnet"}} {
+			findings.WithLabelValues(f...).Set(map[bool]float64{true: 1}[f[0] == state.finding])
+		}
 		families, err := registry.Gather()
 		samples, err2 := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, families...)
 		if err := errors.Join(err, err2); err != nil {
