@@ -4,7 +4,6 @@ package apiserver
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,7 +23,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const nodes = 30
+// Of the nodes these are in trouble: a network's name is mistyped, the agent does not run, it is in dry run.
+const nodes, wrong, down, dry = 30, 7, 11, 23
 
 // Thirty agents behind an API server, three of them in trouble: kubectl, with the documented rights, shows one screen,
 // the gravest first. The agents have addresses in a network namespace, in which a second API server has the data of the
@@ -35,8 +35,8 @@ func TestFleet(t *testing.T) {
 	}
 	n, dir := newNode(t), t.TempDir()
 	kubectl := goCommand("off", "tool", "-n", "k8s.io/kubernetes/cmd/kubectl")
-	agent := command(dir)
-	check(os.Symlink(agent, filepath.Join(dir, "kubectl-hostlocal_gc")))
+	binary := command(dir)
+	check(os.Symlink(binary, filepath.Join(dir, "kubectl-hostlocal_gc")))
 	rules := fleetRules()
 	user := n.grant(rules...)
 
@@ -57,7 +57,7 @@ func TestFleet(t *testing.T) {
 	}
 	list := fmt.Appendf(nil, `[{"namespace": "shop", "name": "web", "containerIDs": [%q], "ips": ["10.1.0.2"]}]`, live)
 	check(os.WriteFile(filepath.Join(dir, "pods.json"), list, 0o600))
-	var mistyped *exec.Cmd
+	var agents [nodes]*exec.Cmd
 	for i := range nodes {
 		name, ip := fmt.Sprintf("node-%02d", i), fmt.Sprintf("10.99.0.%d", i+1)
 		check(netlink.AddrAdd(lo, must(netlink.ParseAddr(ip+"/24"))))
@@ -65,21 +65,14 @@ func TestFleet(t *testing.T) {
 			pod.Spec.NodeName, pod.Labels = name, map[string]string{"app.kubernetes.io/name": "hostlocal-gc"}
 			pod.Status.PodIP, pod.Status.PodIPs = ip, []corev1.PodIP{{IP: ip}}
 		})
-		args := []string{"agent", "--source=file:pods.json", "--memory=none", "--listen=", "--metrics-listen=" + ip + ":9777", "--node=" + name}
-		switch i {
-		case 7:
-			args = append(args, "--data-dir=a", "--network=podnett")
-		case 11:
-			continue // it does not run
-		case 23:
-			args = append(args, "--data-dir=b", "--network=podnet", "--dry-run")
-		default:
-			args = append(args, "--data-dir=a", "--network=podnet")
+		args := map[int][]string{wrong: {"agent", "--data-dir=a", "--network=podnett"}, dry: {"agent", "--data-dir=b", "--network=podnet", "--dry-run"}}[i]
+		if args == nil {
+			args = []string{"agent", "--data-dir=a", "--network=podnet"}
 		}
-		cmd := run(dir, name, nil, agent, args...)
-		t.Cleanup(func() { kill(cmd) })
-		if i == 7 {
-			mistyped = cmd
+		if i != down {
+			agents[i] = run(dir, name, nil, binary, append(args, "--source=file:pods.json", "--memory=none", "--listen=",
+				"--metrics-listen="+ip+":9777", "--node="+name)...)
+			t.Cleanup(func() { kill(agents[i]) })
 		}
 	}
 	kubeconfig(filepath.Join(dir, "config"), "admin-token", user)
@@ -92,15 +85,6 @@ func TestFleet(t *testing.T) {
 		took = time.Since(begun)
 		return string(out)
 	}
-	var got string
-	n.eventually(func() bool { // all agents have made a pass
-		got = ask("--timeout=1m")
-		if strings.Contains(got, "28 of 30") { // the first pass does not ask where nothing is reserved
-			check(mistyped.Process.Signal(unix.SIGHUP))
-		}
-		return strings.Contains(got, "27 of 30")
-	})
-	t.Logf("It took %v", took.Round(time.Millisecond))
 	const want = `NODE     STATE    SINCE  WHAT (-o json has all)
 node-07  MISSING    AGE  podnett: it has no directory in a, while pods have add…
 node-11  UNKNOWN         error trying to reach service: dial tcp 10.99.0.12:977…
@@ -108,14 +92,17 @@ node-23  LEAKED    AGE  podnet: 1 address leaked, and kept in dry run
 27 of 30 nodes are fine.
 Agents with other settings than most: node-07, node-23.
 `
-	if diff := cmp.Diff(want, regexp.MustCompile(` +(\d+[hms])+  podnet`).ReplaceAllString(got, "    AGE  podnet")); diff != "" {
-		t.Errorf("the screen (-want +got):\n%s", diff)
-	}
-	var report struct{ Nodes []struct{ Node, Word string } }
-	if text := ask("-o", "json", "--timeout=1m"); json.Unmarshal([]byte(text), &report) != nil || len(report.Nodes) != nodes ||
-		report.Nodes[2].Word != "LEAKED" || strings.Contains(text, "shop") || strings.Contains(text, leaked) {
-		t.Errorf("the JSON lacks a node, or names a pod or a container:\n%s", text)
-	}
+	var got string
+	defer func() {
+		t.Logf("the last of these took %v (-want +got):\n%s", took.Round(time.Millisecond), cmp.Diff(want, got))
+	}()
+	n.eventually(func() bool { // all agents have made a pass
+		got = regexp.MustCompile(` +(\d+[hms])+  podnet`).ReplaceAllString(ask("--timeout=1m"), "    AGE  podnet")
+		if strings.Contains(got, "28 of 30") { // the first pass does not ask where nothing is reserved
+			check(agents[wrong].Process.Signal(unix.SIGHUP))
+		}
+		return got == want
+	})
 	kubeconfig(filepath.Join(dir, "config"), "admin-token", n.grant(rules[0]))
 	n.eventually(func() bool { return strings.Contains(ask(), `cannot get resource "pods/proxy"`) })
 }

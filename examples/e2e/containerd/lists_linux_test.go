@@ -281,30 +281,6 @@ func TestHazard21NetworkRenamed(t *testing.T) {
 	})
 }
 
-// An ADD fails after its IPAM, and the DEL fails, too. containerd 2 removes its record of such a sandbox. containerd
-// 1.6 lists it as not ready.
-//
-// Guard: [gc.Options.MinAge] keeps young reservations, and [Source.Pods] those of listed sandboxes.
-func TestHazard21FailedADDAndFailedDEL(t *testing.T) {
-	onEach(t, func(t *testing.T, n *node) {
-		live := n.run("live")
-		n.fail("victim")
-		ids := otherContainers(n.reservations(), live)
-		if len(ids) != 1 || len(n.heldBy(ids[0])) != 2 {
-			t.Fatalf("nothing has leaked: the reservations are %v", n.reservations())
-		}
-		same(t, "released", "younger than the minimum age", nil, n.release().released)
-		if n.name == debian().name {
-			n.wantState(ids[0], notReady, "its DEL must be repeated")
-			n.keptThenFreed(ids[0], live)
-			return
-		}
-		n.age()
-		same(t, "released", "no sandbox has them", verdicts(ids[0], n.heldBy(ids[0])...), n.release().released)
-		n.wantLeft("after the pass", live)
-	})
-}
-
 // A runtime that is stopped, was killed, or is still recovering returns no list, and nothing is released. Its pods
 // run on.
 func TestNothingIsReleasedWithoutTheRuntime(t *testing.T) {

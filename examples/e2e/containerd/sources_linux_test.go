@@ -5,6 +5,7 @@ package containerd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -122,90 +123,16 @@ func TestHazard89HealthyNode(t *testing.T) {
 	})
 }
 
-// writePods writes a file with pods as kubelet reports them, and returns the flag for it.
-func (n *node) writePods(pods ...map[string]any) (flag string) {
-	n.t.Helper()
-	text, err := json.Marshal(pods)
-	n.must(err)
-	n.must(os.WriteFile(n.path("pods.json"), text, 0o600))
-	return "--source=file:" + n.path("pods.json")
-}
-
-// writeStatuses writes pods with their addresses, and a starting one without.
+// writeStatuses writes pods with their addresses as kubelet reports them, and a starting one without. It returns the flag for the file.
 func (n *node) writeStatuses(since time.Time, starting string, live []pod) (flag string) {
 	n.t.Helper()
 	pods := []map[string]any{{"namespace": namespace, "name": starting, "uid": "uid-" + starting, "startedAt": since}}
 	for _, p := range live {
 		pods = append(pods, map[string]any{"namespace": namespace, "name": p.name, "uid": "uid-" + p.name, "ips": p.ips, "startedAt": since})
 	}
-	return n.writePods(pods...)
-}
-
-// Each retry of a pod leaks an address: a later plugin of the chain fails in ADD, and again in DEL, before the DEL of
-// the plugin that has the address. The pool has the size of a /28.
-//
-// Guard: [gc.Options.MinAge] counts below L only with [netns.Source.Pods] and a proven [cnicache.Source.Pods].
-func TestHazard39LeakPerRetry(t *testing.T) {
-	const size = 13
-	for _, c := range []struct {
-		reason string
-		others int // pods in the same network
-		freed  bool
-	}{
-		{"another pod's entry proves the cache, so the kernel and the cache show every holder", 1, true},
-		{"no entry has a reservation, so the cache may be another one", 0, false},
-	} {
-		t.Run(c.reason, func(t *testing.T) {
-			n := newNode(t, current(), withPool(size), chained)
-			n.runAgent()
-			live := n.runSome("live", c.others)
-			since := time.Now().Add(-time.Hour)
-			with := func(flags ...string) []string { // a list of now
-				return append([]string{n.writeStatuses(since, "victim", live)}, flags...)
-			}
-			n.tellToFail("chained-", "victim")
-			leaks := n.retries("victim")
-			same(t, "leaks", "they fill the pool", size-c.others, leaks)
-			same(t, "released", "the runtime alone may not list young sandboxes yet", nil, n.release(with("--min-age", "3s")...).released)
-			leaked := n.heldBy(otherContainers(n.reservations(), live...)...)
-			n.must(n.stamp(10*time.Minute, leaked...))
-			same(t, "plan with reservations older than the lag of the runtime", "without the kernel and the cache the starting pod claims them (R4)",
-				joined(verdicts(gc.InUse, addressesOf(live)...), verdicts(gc.Starting, leaked...)), n.plan(with()...).verdicts)
-
-			if !c.freed {
-				n.must(n.stamp(time.Minute, leaked...))
-				p := n.release(with(inSeconds...)...)
-				same(t, "released", c.reason, nil, p.released)
-				for ip, reason := range p.reasons {
-					same(t, "reason for "+ip.String(), "the default minimum age counts", gc.NotYetListed.String(), reason)
-				}
-				return
-			}
-			n.must(n.stamp(0, leaked...))
-			for leaks < 2*size && !t.Failed() {
-				p := n.release(with(inSeconds...)...)
-				for _, ip := range addressesOf(live) {
-					same(t, ip.String(), "its pod is live", gc.InUse.String(), p.verdicts[ip])
-				}
-				leaks += n.retries("victim")
-			}
-			n.untellToFail("chained-", "victim")
-			n.await("the pod to run", func(ctx context.Context) error {
-				n.release(with(inSeconds...)...)
-				victim, err := n.tryRun(ctx, "victim")
-				live = append(live[:c.others], victim)
-				return err
-			})
-			n.await("all leaks to be released", func(context.Context) error {
-				n.release(with(inSeconds...)...)
-				if left := n.reservations(); len(left) > 2*len(live) {
-					return fmt.Errorf("%v are reserved", left)
-				}
-				return nil
-			})
-			n.wantLeft(c.reason, live...)
-		})
-	}
+	text, err := json.Marshal(pods)
+	n.must(errors.Join(err, os.WriteFile(n.path("pods.json"), text, 0o600)))
+	return "--source=file:" + n.path("pods.json")
 }
 
 // chained is the option of a network with a second plugin.
@@ -319,35 +246,6 @@ func TestHazard70PowerLossWithoutARuntimeToAsk(t *testing.T) {
 				p := n.only("release", inSeconds...)
 				same(t, "released", c.reason, released, p.released)
 				n.wantLeft(c.reason, left...)
-			})
-		})
-	}
-}
-
-// Without Kubernetes containers end without a DEL: they are killed with their shims while containerd does not run, or
-// the power fails, and the disk keeps reservations, libcni's cache and the clients' records. The first pass finds all
-// leaks.
-func TestWithoutKubernetes(t *testing.T) {
-	for reason, powerLoss := range map[string]bool{"killed": false, "power loss": true} {
-		t.Run(reason, func(t *testing.T) {
-			onEach(t, func(t *testing.T, n *node) {
-				n.forClients()
-				live, dead := n.runEach("live", 1), n.runEach("dead", 2)
-				n.kill()
-				for _, c := range dead {
-					c.kill()
-				}
-				if powerLoss {
-					dead = append(live, dead...)
-					n.reboot(false)
-					n.start()
-					live = n.runEach("new", 1)
-				}
-				n.makeOld(10 * time.Second)
-				same(t, "plan of the kernel alone", "the others are foreign", joined(verdicts(gc.InUse, addressesOf(podsOf(live))...),
-					verdicts(gc.Foreign, addressesOf(podsOf(dead))...)), n.only("plan", kernel, "--min-age", "3s").verdicts)
-				same(t, "released", "the kernel has no process and no mount of their namespaces", holding(podsOf(dead)...), n.only("release", inSeconds...).released)
-				n.wantLeft("they run", podsOf(live)...)
 			})
 		})
 	}

@@ -118,12 +118,6 @@ var statuses = []struct {
 	{"not reported", "kubelet has not reported its status, so its start is unknown (R4)", "", nil, nil, "start unknown, IPs []"},
 	{"104 running without an address", "as when its CNI plugin reported none", "", nil,
 		&corev1.PodStatus{Phase: corev1.PodRunning}, "start 0s ago, IPs []"},
-	{"13 sandbox gone", "it could not be made again before the deadline of the pod, whose container never started",
-		"kubepod.Convert does not use the condition as the end", ran, &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded",
-			Conditions: succeeded(corev1.ConditionFalse).Conditions}, "start 1h0m0s ago, IPs [], end unknown"},
-	{"56 rejected", "kubelet rejects a new pod, or after a restart one that runs: like its rejectPod",
-		"kubepod.Convert does not use the start as the end", nil,
-		&corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu"}, "start 0s ago, IPs [], end unknown"},
 	{"56 rejected while it runs", "after a restart of kubelet, whose status has no containers",
 		"decode removes the managed fields, which have the time of an older status", ran,
 		&corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NodeAffinity"}, "start 1h0m0s ago, IPs [], end unknown"},
@@ -134,8 +128,6 @@ var statuses = []struct {
 	{"67 address in another form", "it spoils its pod, and not the list", "kubepod.Convert sets MoreIPs", nil,
 		&corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "010.0.0.3"}, {IP: "fd00::3"}}},
 		"start 0s ago, IPs [fd00::3], more"},
-	{"67 garbage in the annotation", "a tenant may have written it, so it is no error",
-		"kubepod.Convert sets MoreIPs", annotated("k8s.v1.cni.cncf.io/network-status", "{"), nil, "start unknown, IPs [], more"},
 	{"76 static pod of a file", "a restarted kubelet gives it a later start than its sandbox",
 		"kubepod.Convert sets no start for a static pod",
 		annotated(kubetypes.ConfigSourceAnnotationKey, kubetypes.FileSource), &corev1.PodStatus{}, "start unknown, IPs []"},
@@ -209,12 +201,4 @@ func TestNotReadyThenLimited(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	refused("")
-}
-
-// The response has one field, which podsource/kubelet reads. An answer with a new one is an error.
-func TestMessages(t *testing.T) {
-	response := (&podsv1alpha1.ListPodsResponse{}).ProtoReflect().Descriptor().Fields()
-	if response.Len() != 1 {
-		t.Errorf("the response has the fields %v", response)
-	}
 }
