@@ -49,7 +49,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, atta
 	doing := "adding to the record " + c.path
 	c.watch(make(map[Key]bool))
 	defer c.watch(nil)
-	if s := c.state.Load(); s != nil && !s.gap.has(s.gap.From) {
+	if s := c.state.Load(); !s.gap.has(s.gap.From) {
 		return fmt.Errorf("%s: %w", doing, fs.ErrExist)
 	}
 	f := backfill{attachmentsOf: attachmentsOf, lag: c.lag, asked: time.Now()}
@@ -61,12 +61,9 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, atta
 			s.written, s.gap.To = true, s.wall.Add(c.lag)
 		}
 		if s.stepped.IsZero() || !f.dated && s.stepped.Before(f.before) { // else timestamps don't show what is older (hazard 52)
-			before := f.before.Round(0)
-			if before.After(s.gap.From) {
-				s.gap.From = before
-			}
-			if before.After(s.gap.Others) && f.kind == podsource.AnyContainer {
-				s.gap.Others = before
+			s.gap.From = latest(s.gap.From, f.before.Round(0))
+			if f.kind == podsource.AnyContainer {
+				s.gap.Others = latest(s.gap.Others, f.before.Round(0))
 			}
 		}
 		for _, e := range f.entries {
@@ -147,9 +144,7 @@ func (f *backfill) notListedSince(t time.Time) {
 	if t.After(f.asked) {
 		t = time.Time{}
 	}
-	if t.Before(f.before) {
-		f.before = t
-	}
+	f.before = slices.MinFunc([]time.Time{f.before, t}, time.Time.Compare)
 }
 
 // finishedLongAgo reports whether a pod has been finished long enough to have no

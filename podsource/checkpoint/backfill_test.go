@@ -26,34 +26,35 @@ func at(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0,
 func TestGapUntil(t *testing.T) {
 	booted := at(49).Add(-clockTolerance)
 	none, own, ever := gap{at(20), at(20), at(10)}, gap{at(5), time.Time{}, at(10)}, gap{To: at(66)}
+	const min, lag = time.Minute, 7 * time.Minute
+	of := func(written, sinceBoot int, own gap) *record {
+		return &record{Written: at(written), SinceBoot: time.Duration(sinceBoot) * min, Gap: own}
+	}
 	for _, row := range []struct {
-		reason             string
-		written, sinceBoot int // minutes
-		otherBoot          bool
-		boot               time.Duration // since the boot, when it is read
-		own                gap
-		to                 time.Time
-		want               gap
-		stepped            bool
+		reason  string
+		of      *record
+		boot    time.Duration // since the boot, when it is read
+		lag     time.Duration
+		want    gap
+		stepped bool
 	}{
-		{"since it was written", 50, 50, false, 59 * time.Minute, none, at(66), gap{at(50), at(50), at(66)}, false},
-		{"... without end", 50, 50, false, 59 * time.Minute, none, time.Time{}, gap{From: at(50), Others: at(50)}, false},
-		{"from where its own begins", 50, 50, false, 59 * time.Minute, own, at(66), gap{at(5), time.Time{}, at(66)}, false},
-		{"its own is an instant", 50, 50, false, 59 * time.Minute, gap{at(10), at(10), at(10)}, at(66), gap{at(10), at(10), at(66)}, false},
-		{"its own is for others", 50, 50, false, 59 * time.Minute, gap{at(20), at(5), at(10)}, at(66), gap{at(50), at(5), at(66)}, false},
-		{"the time since the boot is unknown", 50, 50, false, 0, none, at(66), gap{at(50), at(50), at(66)}, false},
-		{"... or was when it was written", 50, 0, false, 59 * time.Minute, none, at(66), gap{at(50), at(50), at(66)}, false},
-		{"it was written in the future, so the clock was set back", 60, 60, false, 0, none, at(66), ever, false},
-		{"at this very moment", 59, 59, false, 59 * time.Minute, none, at(66), gap{at(59), at(59), at(66)}, false},
-		{"the clocks differ by the tolerance", 50, 50, false, 59*time.Minute + clockTolerance, none, at(66), gap{at(50), at(50), at(66)}, false},
-		{"the clock was set forward: timestamps don't show what is older", 50, 55, false, 59 * time.Minute, none, at(66), ever, true},
-		{"it was set back: timestamps may be later", 50, 50, false, 69 * time.Minute, none, at(66), gap{To: at(76)}, true},
-		{"... without end", 50, 50, false, 69 * time.Minute, none, time.Time{}, gap{}, true},
-		{"an earlier boot: since this one", 50, 600, true, 10 * time.Minute, own, at(66), gap{booted, booted, at(66)}, false},
-		{"... and the time since this boot is unknown", 50, 50, true, 0, none, at(66), ever, false},
+		{"since it was written", of(50, 50, none), 59 * min, lag, gap{at(50), at(50), at(66)}, false},
+		{"... without end", of(50, 50, none), 59 * min, 0, gap{From: at(50), Others: at(50)}, false},
+		{"from where its own begins", of(50, 50, own), 59 * min, lag, gap{at(5), time.Time{}, at(66)}, false},
+		{"its own is an instant", of(50, 50, gap{at(10), at(10), at(10)}), 59 * min, lag, gap{at(10), at(10), at(66)}, false},
+		{"its own is for others", of(50, 50, gap{at(20), at(5), at(10)}), 59 * min, lag, gap{at(50), at(5), at(66)}, false},
+		{"the time since the boot is unknown", of(50, 50, none), 0, lag, gap{at(50), at(50), at(66)}, false},
+		{"... or was when it was written", of(50, 0, none), 59 * min, lag, gap{at(50), at(50), at(66)}, false},
+		{"it was written in the future, so the clock was set back", of(60, 60, none), 0, lag, ever, false},
+		{"at this very moment", of(59, 59, none), 59 * min, lag, gap{at(59), at(59), at(66)}, false},
+		{"the clocks differ by the tolerance", of(50, 50, none), 59*min + clockTolerance, lag, gap{at(50), at(50), at(66)}, false},
+		{"the clock was set forward: timestamps don't show what is older", of(50, 55, none), 59 * min, lag, ever, true},
+		{"it was set back: timestamps may be later", of(50, 50, none), 69 * min, lag, gap{To: at(76)}, true},
+		{"... without end", of(50, 50, none), 69 * min, 0, gap{}, true},
+		{"an earlier boot: since this one", emptySince(at(59), 10*min), 10 * min, lag, gap{booted, booted, at(66)}, false},
+		{"... and the time since this boot is unknown", emptySince(at(59), 0), 0, lag, ever, false},
 	} {
-		r := &record{Written: at(row.written), SinceBoot: time.Duration(row.sinceBoot) * time.Minute, Gap: row.own}
-		got, stepped := r.gapUntil(row.to, !row.otherBoot, at(59), row.boot)
+		got, stepped := row.of.gapUntil(row.lag, at(59), row.boot)
 		check(t, got == row.want && stepped.IsZero() != row.stepped, "%s: got %v, %v, want %v", row.reason, got, stepped, row.want)
 	}
 }
@@ -152,13 +153,7 @@ func TestHazard52ClockWasSet(t *testing.T) {
 		from := c.state.Load().gap.From
 		check(t, from.IsZero() != row.closes, "%s: the gap begins at %v", row.reason, from)
 	}
-	// While it was closed, or asks.
-	path := newPath(t)
-	content, err := encode(record{Written: time.Now().Add(-time.Hour), SinceBoot: boottime.Since(), Entries: []Entry{}})
-	must(t, err)
-	write(t, path, string(content))
-	c := opened(t, path, served)
-	check(t, time.Since(c.state.Load().stepped) < time.Minute, "Open does not see a step since the record was written")
+	c := begun(t, newPath(t), served)
 	set(c, 0, ever, time.Time{})
 	must(t, c.Backfill(t.Context(), podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		set(c, -time.Minute, c.state.Load().gap, time.Time{})
@@ -167,10 +162,50 @@ func TestHazard52ClockWasSet(t *testing.T) {
 	check(t, c.state.Load().gap.From.IsZero(), "set back while it asks: the gap is %v", c.state.Load().gap)
 }
 
+// The clock is set between two starts, or while the agent runs, and the agent starts again and
+// again. A version without a record has reserved an address by the old clock, and its container is
+// not listed yet.
+//
+// Guard: [record.gapUntil] moves no end of a gap backwards, and [record.Stepped] outlives the agent.
+func TestHazard52ClockIsSetAndTheAgentStartsAgain(t *testing.T) {
+	const ago = 3 * time.Minute // the record was written
+	written := time.Now().Add(-ago)
+	began := gap{From: time.Unix(1, 0), Others: time.Unix(1, 0)}
+	for _, row := range []struct {
+		reason   string
+		written  time.Time // by the clock of then
+		gap      gap
+		reserved time.Duration // ago, by the clock of now
+		backfill bool          // another source is asked by the last start
+	}{
+		{"back", written.Add(8 * time.Hour), began, -6 * time.Hour, false},
+		{"back while the agent ran", written, gap{To: written.Add(8 * time.Hour)}, -6 * time.Hour, false},
+		{"forward, and a source does not list it yet", written.Add(-8 * time.Hour), began, 8*time.Hour + 2*time.Minute, true},
+	} {
+		for starts := 1; starts <= 3; starts++ {
+			n, path := newNode(t), newPath(t)
+			n.Reserve(network1, "10.0.0.3", "x", row.reserved)
+			content, err := encode(record{Written: row.written, SinceBoot: boottime.Since() - ago, Gap: row.gap, Entries: []Entry{}})
+			must(t, err)
+			write(t, path, string(content))
+			for range starts - 1 {
+				c := opened(t, path, served)
+				must(t, c.Add(entry("b", "10.0.0.4")), c.Close())
+			}
+			c := opened(t, path, served)
+			if row.backfill {
+				must(t, c.Backfill(t.Context(), answers(runtimeOf("other")), by(nil)))
+			}
+			n.keeps(fmt.Sprintf("%s, %d starts", row.reason, starts), c, "10.0.0.3")
+		}
+	}
+}
+
 // A version without a record ran for an hour. The record does not speak of reservations of that time, nor (93) of that of an ADD
 // which that version ends after the next start. Leaks of that time are released if a runtime is asked, too, or after a Backfill.
 //
-// Guard: [record.gapUntil] begins a gap at [record.Written], and [Open] ends it after [Options.Lag].
+// Guard: [record.gapUntil] begins a gap at [record.Written], and [Open] ends it after [Options.Lag]. In [backfill.ask] no source lists
+// nothing.
 func TestHazard51Rollback(t *testing.T) { rollback(t, -time.Hour) }
 
 // TestHazard93ADDAcrossTheStart: see TestHazard51Rollback.
@@ -194,6 +229,10 @@ func rollback(t *testing.T, after time.Duration) {
 		{"the record alone", func(_ *testing.T, c *Checkpoint) source { return c }, all},
 		{"a reader of the record", func(t *testing.T, c *Checkpoint) source { return reader(t, c.path, served) }, all},
 		{"the record and the runtime", func(_ *testing.T, c *Checkpoint) source { return podsource.Union(runtime, c) }, withRuntime},
+		{"the record after a Backfill without a source, as beside a silent runtime", func(t *testing.T, c *Checkpoint) source {
+			must(t, c.Backfill(t.Context(), nil, nil))
+			return c
+		}, all},
 		{"the record after a Backfill, closed and opened again", func(t *testing.T, c *Checkpoint) source {
 			must(t, c.Backfill(t.Context(), runtime, attachments), c.Close())
 			return opened(t, c.path, served)
@@ -239,20 +278,24 @@ func TestHazard51UntilWhen(t *testing.T) {
 }
 
 // A runtime lists only containers made through the CRI. The record does not speak of an address that a container of nerdctl got
-// before the record began, however often the runtime is asked.
+// before the record began, however often the runtime is asked; nor if another source, of any container, was told of less than it.
 //
-// Guard: [Checkpoint.Backfill] leaves [gap.Others] as it is.
+// Guard: [Checkpoint.Backfill] closes the gap of containers that are no sandboxes up to where the list of a source of them begins.
 func TestHazard49BackfillFromRuntime(t *testing.T) {
 	sandbox, leaked, nerdctl := strings.Repeat("5a", 32), strings.Repeat("1e", 32), "default-"+strings.Repeat("ed", 32)
 	n := newNode(t, sandbox, leaked, nerdctl)
 	n.allow = nil
-	cri := runtimeOf(sandbox)
-	cri.Names = podsource.SandboxContainers
+	cri, store := runtimeOf(sandbox), runtimeOf("other")
+	cri.Names, store.Gaps = podsource.SandboxContainers, []podsource.Gap{{From: time.Now().Add(-2 * time.Hour)}}
 	path := newPath(t)
 	c := opened(t, path, noLag)
-	fill := func() error { return c.Backfill(t.Context(), answers(cri), by(map[string]string{sandbox: "10.0.0.2"})) }
-	must(t, fill(), fill())
-	check(t, errors.Is(fill(), fs.ErrExist), "a gap is left")
+	fill := func(from podsource.Answer) error {
+		return c.Backfill(t.Context(), answers(from), by(map[string]string{sandbox: "10.0.0.2"}))
+	}
+	must(t, fill(cri), fill(store))
+	n.keeps("after both", c, "10.0.0.2", "10.0.0.4")
+	must(t, fill(cri))
+	check(t, errors.Is(fill(cri), fs.ErrExist), "a gap is left")
 	must(t, c.Close())
 	for _, source := range []podsource.Source{opened(t, path, noLag), reader(t, path, served)} {
 		n.keeps("with the runtime", podsource.Union(source, answers(cri)), "10.0.0.2", "10.0.0.4")
@@ -316,6 +359,7 @@ func TestBackfill(t *testing.T) {
 			answers(pods(podsource.EveryNetwork), supplementary(podsource.Pod{ContainerIDs: []string{"c"}})), attachments, append(both, "c"), nil},
 		{"a supplementary member without pods", answers(pods(podsource.EveryNetwork), supplementary()), attachments, both, nil},
 		{"no pods, and the source is authoritative", noPods, nil, []string{}, nil},
+		{"no source", nil, nil, []string{}, nil},
 		{"no pods, and it is not (R9)", podsource.Static{}, attachments, nil, errAny},
 		{"no pods in one member that is not authoritative (R9)", podsource.Union(podsource.Static{pod}, podsource.Static{}),
 			attachments, nil, errAny},

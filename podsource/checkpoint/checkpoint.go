@@ -18,10 +18,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
-// ErrLocked is returned, wrapped, by [Open] if the record is already open for writing,
-// in this process or in another one. It is returned by all changes and by Pods
-// after the lock file was removed: then another process may have opened the record.
-var ErrLocked = errors.New("record of attachments is open for writing elsewhere")
+// ErrLocked is returned, wrapped, by [Open] if the record, or another one in its directory, is
+// already open for writing, in this process or in another one. It is returned by all changes and by
+// Pods after the directory was moved: then another process may have opened the record.
+var ErrLocked = errors.New("record of attachments is open for writing elsewhere, or another process has locked its directory (lslocks)")
 
 // A Checkpoint is a record that is open for writing. It is a [podsource.Source].
 // Its methods may be called from several goroutines.
@@ -30,8 +30,8 @@ var ErrLocked = errors.New("record of attachments is open for writing elsewhere"
 // file again, also if another process has changed it.
 type Checkpoint struct {
 	place
-	lock  *os.File
-	state atomic.Pointer[state] // nil when closed; the state itself is immutable
+	lock  *os.File              // the directory
+	state atomic.Pointer[state] // the state itself is immutable
 
 	mu      sync.Mutex   // held during a change; guards the fields below
 	dirty   bool         // the file may have a state whose commit returned an error
@@ -40,7 +40,7 @@ type Checkpoint struct {
 
 // state is the content of the file.
 type state struct {
-	entries map[Key]Entry
+	entries map[Key]Entry // nil: the record is closed
 	gap     gap
 	wall    time.Time // the clock when gap was computed, without monotonic clock
 	mono    time.Time // the same; only its monotonic clock counts
@@ -53,7 +53,7 @@ type state struct {
 func (s *state) at(now time.Time) *state {
 	next := *s
 	next.wall, next.mono = now.Round(0), now
-	if step := stepOf(next.wall.Sub(s.wall) - now.Sub(s.mono)); step != 0 {
+	if step := next.wall.Sub(s.wall) - now.Sub(s.mono); step.Abs() > clockTolerance {
 		next.stepped = now
 		if s.gap.has(s.wall) {
 			if next.gap.To = s.gap.To.Add(step); step < 0 {
@@ -69,8 +69,9 @@ func (s *state) sorted() []Entry {
 	return slices.SortedFunc(maps.Values(s.entries), func(a, b Entry) int { return a.compare(b.Key) })
 }
 
-// Open opens the record at path for writing. Only one writer can have it open; for a
-// second one Open returns [ErrLocked] at once. The directory must exist. A file that
+// Open opens the record at path for writing. Only one writer can have it open, which locks its
+// directory; for a second one Open returns [ErrLocked] at once. The directory must exist, and have
+// no other record. A file that
 // can't be read is an error ([ErrVersion], [ErrCorrupt]). A missing file is not: then
 // [Checkpoint.Backfill] must be called before the first Add.
 //
@@ -85,28 +86,16 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := locked(filepath.Dir(p.path), os.O_RDONLY, directoryWait) // no writer commits meanwhile
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = dir.Close() }() // nothing was written through it
-	now, sinceBoot := time.Now(), boottime.Since()
-	s := &state{entries: make(map[Key]Entry), wall: now.Round(0), mono: now}
-	r, sameBoot, err := load(p.path, p.bootID)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if s.written = err == nil; s.written {
-		s.gap, s.stepped = r.gapUntil(s.wall.Add(p.lag), sameBoot, now, sinceBoot)
-		for _, e := range r.Entries {
-			s.entries[e.Key] = e
-		}
-	}
 	c = &Checkpoint{place: p}
-	c.state.Store(s)
-	if c.lock, err = locked(p.path+".lock", os.O_RDWR|os.O_CREATE, 0); err != nil {
+	if c.lock, err = locked(filepath.Dir(p.path)); err != nil {
 		return nil, err
 	}
+	s, err := p.load(p.lag)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		_ = c.lock.Close() // nothing was written
+		return nil, err
+	}
+	c.state.Store(s)
 	return c, nil
 }
 
@@ -150,17 +139,15 @@ func (c *Checkpoint) watch(removed map[Key]bool) {
 // which is no error.
 func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 	_, ended, _ := divide(ctx, c.Entries(), c.nested) // an unknown one has not ended
-	if err = context.Cause(ctx); err == nil {
-		err = c.change("removing attachments whose network namespaces have ended", func(s *state) (bool, error) {
-			for _, e := range ended {
-				if s.entries[e.Key].NetNS == e.NetNS { // else it was removed or recorded again meanwhile
-					delete(s.entries, e.Key)
-					gone = append(gone, e)
-				}
+	err = c.change("removing attachments whose network namespaces have ended", func(s *state) (bool, error) {
+		for _, e := range ended {
+			if s.entries[e.Key].NetNS == e.NetNS { // else it was removed or recorded again meanwhile
+				delete(s.entries, e.Key)
+				gone = append(gone, e)
 			}
-			return len(gone) > 0, nil
-		})
-	}
+		}
+		return len(gone) > 0, context.Cause(ctx)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -170,9 +157,7 @@ func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 // Get returns the entry of an attachment, for a DEL or CHECK, and whether there is
 // one. Its addresses must not be changed.
 func (c *Checkpoint) Get(k Key) (e Entry, found bool) {
-	if s := c.state.Load(); s != nil {
-		e, found = s.entries[k]
-	}
+	e, found = c.state.Load().entries[k]
 	return e, found
 }
 
@@ -180,10 +165,7 @@ func (c *Checkpoint) Get(k Key) (e Entry, found bool) {
 // [Checkpoint.Prune] would remove. It returns none if there is no file, or after
 // Close. The addresses must not be changed.
 func (c *Checkpoint) Entries() []Entry {
-	if s := c.state.Load(); s != nil {
-		return s.sorted()
-	}
-	return nil
+	return c.state.Load().sorted()
 }
 
 // Close writes the time until which the record was kept, and lets another process
@@ -192,12 +174,9 @@ func (c *Checkpoint) Entries() []Entry {
 func (c *Checkpoint) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.state.Swap(nil)
-	if s == nil {
-		return nil
-	}
+	s := c.state.Swap(new(state))
 	defer func() { _ = c.lock.Close() }() // nothing was written through it
-	if !s.written {
+	if !s.written {                       // or it is closed already
 		return nil
 	}
 	return c.commit("closing the record", s.at(time.Now()))
@@ -208,7 +187,7 @@ func (c *Checkpoint) change(doing string, update func(*state) (changed bool, err
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.state.Load()
-	if s == nil {
+	if s.entries == nil {
 		return fmt.Errorf("%s: %w", doing, fs.ErrClosed)
 	}
 	next := s.at(time.Now())
@@ -233,15 +212,9 @@ func (c *Checkpoint) commit(doing string, s *state) error {
 	if !s.stepped.IsZero() {
 		r.Stepped = max(1, sinceBoot-now.Sub(s.stepped)) // one if the time since the boot is unknown
 	}
-	content, err := encode(r)
-	renamed := false
-	if err == nil {
-		renamed, err = replace(c.path, c.lock, content)
-	}
-	if err != nil {
-		c.dirty = c.dirty || renamed
+	renamed, err := replace(c.path, c.lock, r)
+	if c.dirty = err != nil && (c.dirty || renamed); err != nil {
 		return fmt.Errorf("%s in %s: %w", doing, c.path, err)
 	}
-	c.dirty = false
 	return nil
 }

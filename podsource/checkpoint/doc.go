@@ -91,12 +91,12 @@
 // another format.
 //
 // Keep the file where it survives a restart of the agent, but not in host-local's data
-// directory: the plugin reads every file there. Let nobody else read its directory (0700): who can
-// do so can lock it with flock(2), and then each change waits for five seconds and returns an error.
-// Beside the file there is a lock, with ".lock"
-// added to its name, and during a commit a file with ".tmp" added. If the lock is removed while the
-// record is open, each change and Pods return [ErrLocked] until the record is opened again (hazard 96). On a
-// full disk Add and Remove return errors, and the old state remains.
+// directory: the plugin reads every file there. Give it a directory of its own, which the writer
+// locks with flock(2), and let nobody else read that (0700): who can do so can lock it, too, and then
+// Open returns [ErrLocked]. During a commit there is a file with ".tmp" added to the name. If the
+// directory is moved while the record is open, each change and Pods return [ErrLocked] until the
+// record is opened again (hazard 96). On a full disk Add and Remove return errors, and the old state
+// remains.
 //
 // [gc.NoADDInFlight]: https://pkg.go.dev/github.com/hostlocal-gc/hostlocal-gc/gc#NoADDInFlight
 package checkpoint

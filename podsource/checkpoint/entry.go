@@ -79,10 +79,7 @@ func (e *Entry) normalize() error {
 	if now := readNetNS(e.NetNS.Path); e.NetNS.Inode == 0 && now.Inode != 0 && filepath.IsAbs(e.NetNS.Path) {
 		e.NetNS = now
 	}
-	if e.Time.IsZero() {
-		e.Time = time.Now()
-	}
-	e.Time = e.Time.Round(0).UTC() // as it is read from the file
+	e.Time = cmp.Or(e.Time, time.Now()).Round(0).UTC() // as it is read from the file
 	return nil
 }
 

@@ -23,11 +23,11 @@ func Example() {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	ctx := context.Background()
-	runtime := podsource.Static{{UID: "6ba7b810", ContainerIDs: []string{"ee3b0f0c"}}}
+	runtime := podsource.Static{{ContainerIDs: []string{"ee3b0f0c"}}}
 	attachmentsOf := func(p podsource.Pod) (entries []checkpoint.Entry, err error) {
 		for _, id := range p.ContainerIDs {
 			key := checkpoint.Key{Network: "podnet", ContainerID: id, IfName: "eth0"}
-			entries = append(entries, checkpoint.Entry{Key: key, IPs: p.IPs, Pod: p.NamespacedName, UID: p.UID})
+			entries = append(entries, checkpoint.Entry{Key: key, Pod: p.NamespacedName, UID: p.UID})
 		}
 		return entries, nil
 	}
@@ -40,20 +40,16 @@ func Example() {
 	defer func() { _ = record.Close() }()                               // writes the time until which the record was kept
 	fmt.Println("asked:", record.Backfill(ctx, runtime, attachmentsOf)) // at each start, and some minutes after it
 
-	// Now the agent serves. The last step of an ADD:
+	// Now the agent serves. The last step of an ADD, whose namespace is CNI_NETNS:
 	added := checkpoint.Key{Network: "podnet", ContainerID: "5c7b9a1e", IfName: "eth0"}
-	netns := checkpoint.NetNS{Path: "/run/netns/cni-d0b5"} // CNI_NETNS
-	fmt.Println("added:", record.Add(checkpoint.Entry{Key: added, IPs: []netip.Addr{netip.MustParseAddr("10.244.1.3")}, NetNS: netns}))
-	answer, err := record.Pods(ctx)
-	for _, p := range answer.Pods {
-		fmt.Println("live:", p.ContainerIDs, p.IPs, err)
-	}
+	ips, netns := []netip.Addr{netip.MustParseAddr("10.244.1.3")}, checkpoint.NetNS{Path: "/run/netns/cni-d0b5"}
+	fmt.Println("added:", record.Add(checkpoint.Entry{Key: added, IPs: ips, NetNS: netns}))
 	// The last step of a DEL, which may be repeated:
 	fmt.Println("removed:", record.Remove(added))
+	fmt.Println("left:", record.Entries()[0].Key)
 	// Output:
 	// asked: <nil>
 	// added: <nil>
-	// live: [5c7b9a1e] [10.244.1.3] <nil>
-	// live: [ee3b0f0c] [] <nil>
 	// removed: <nil>
+	// left: eth0 of container ee3b0f0c in network podnet
 }

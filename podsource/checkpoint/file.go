@@ -4,6 +4,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // Format is the format of the files that this package reads and writes.
@@ -91,8 +94,8 @@ func decode(content []byte) (r *record, err error) {
 }
 
 // resolve returns the path of the record's file without links. A writer replaces the
-// file and locks another one beside it. With a link's path it would replace the link,
-// and two writers could have different locks.
+// file and locks its directory. With a link's path it would replace the link,
+// and two writers could lock different directories.
 func resolve(path string) (string, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return filepath.EvalSymlinks(path)
@@ -101,40 +104,41 @@ func resolve(path string) (string, error) {
 	return filepath.Join(dir, filepath.Base(path)), err
 }
 
-// load reads a record for the given boot of the node: a record of another boot is
-// empty. If there is no file, the error is fs.ErrNotExist.
-func load(path, bootID string) (r *record, sameBoot bool, err error) {
-	content, err := os.ReadFile(path)
+// load returns the state of the file, as of now: a record of another boot of the node is empty.
+// Its gap ends after lag, zero being never. If there is no file, the error is fs.ErrNotExist, and
+// the state that of a new record.
+func (p place) load(lag time.Duration) (*state, error) {
+	var r *record
+	content, err := os.ReadFile(p.path)
 	if err == nil {
-		r, err = decode(content)
+		if r, err = decode(content); err != nil {
+			err = fmt.Errorf("%s: %w; move it away, and the next start begins a new record with Backfill", p.path, err)
+		}
 	}
-	if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrVersion) {
-		err = fmt.Errorf("%s: %w; move it away, and the next start begins a new record with Backfill", path, err)
-	}
+	now, sinceBoot := time.Now(), boottime.Since()
+	s := &state{entries: make(map[Key]Entry), wall: now.Round(0), mono: now, written: err == nil}
 	if err != nil {
-		return nil, false, fmt.Errorf("reading the record of attachments: %w", err)
+		return s, fmt.Errorf("reading the record of attachments: %w", err)
 	}
-	sameBoot = r.BootID == bootID || r.BootID == "" || bootID == "" // an unknown boot ID does not mean another boot
-	if !sameBoot {
-		r.Entries = nil
+	if r.BootID != p.bootID && r.BootID != "" && p.bootID != "" { // an unknown boot ID does not mean another boot
+		r = emptySince(now, sinceBoot)
 	}
-	return r, sameBoot, nil
+	s.gap, s.stepped = r.gapUntil(lag, now, sinceBoot)
+	for _, e := range r.Entries {
+		s.entries[e.Key] = e
+	}
+	return s, nil
 }
 
 // replace replaces the file at path atomically and durably. After an error the file
 // has its old content, unless renamed is true: then it has the new content, which a
 // power loss may undo.
 //
-// It locks the directory, as Open does, and checks then that the writer's lock file is still the one
-// at its path. So if somebody removed that file and a second writer has opened the record, the first
-// one can't replace what the second one has read (hazard 96).
-func replace(path string, lock *os.File, content []byte) (renamed bool, err error) {
-	dir, err := locked(filepath.Dir(path), os.O_RDONLY, directoryWait) // also opened first: after the rename only the disk can fail
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = dir.Close() }() // nothing was written through it
-	if err := held(lock); err != nil {
+// It checks first that the directory that the writer has locked is still the one at its path. Else a
+// second writer may have opened a record there, and what that one has read must stay (hazard 96).
+func replace(path string, lock *os.File, r record) (renamed bool, err error) {
+	content, err := encode(r)
+	if err := cmp.Or(err, held(lock)); err != nil {
 		return false, err
 	}
 	temp := path + ".tmp"
@@ -146,47 +150,39 @@ func replace(path string, lock *os.File, content []byte) (renamed bool, err erro
 	if _, err = f.Write(content); err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
+	_ = f.Close() // it is synced
+	if err == nil {
 		err = os.Rename(temp, path)
 	}
 	if err != nil {
 		_ = os.Remove(temp) // else the next call does that
 		return false, err
 	}
-	return true, dir.Sync()
+	return true, lock.Sync()
 }
 
-// directoryWait is how long a directory may be locked: each writer of a record in it locks it for
-// a commit, but anyone who can read it can do so, too.
-const directoryWait = 5 * time.Second
-
-// locked opens and locks a file or a directory. It returns ErrLocked at once, or another error
-// if it has to wait for so long. The kernel releases the lock when the file is closed, also by the end of the process.
-func locked(path string, flag int, wait time.Duration) (*os.File, error) {
-	f, err := os.OpenFile(path, flag, 0o600)
+// locked locks a directory, so that nobody can remove the lock without the record. It returns
+// ErrLocked at once if another process has it. The kernel releases the lock when the file is closed,
+// also by the end of the process.
+func locked(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	err = flock(f)
-	for end := time.Now().Add(wait); errors.Is(err, ErrLocked) && time.Now().Before(end); err = flock(f) {
-		<-time.After(5 * time.Millisecond)
-	}
-	if wait > 0 && errors.Is(err, ErrLocked) {
-		err = fmt.Errorf("another process has held that for %v; find it with lslocks(8), and let nobody else read the directory", wait)
-	}
-	if err != nil {
+	if err := flock(f); err != nil {
 		_ = f.Close() // nothing was written through it
-		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+		return nil, &os.PathError{Op: "lock", Path: dir, Err: err}
 	}
 	return f, nil
 }
 
-// held returns ErrLocked if a writer's lock file is not the one at its path, or if that is unknown.
+// held returns ErrLocked if the directory that a writer has locked is not the one at its path, or if
+// that is unknown.
 func held(lock *os.File) error {
 	held, _ := lock.Stat()
 	there, _ := os.Lstat(lock.Name())
 	if !os.SameFile(held, there) {
-		return fmt.Errorf("%w: %s was removed since it was locked; open the record again", ErrLocked, lock.Name())
+		return fmt.Errorf("%w: %s was moved since it was locked; open the record again", ErrLocked, lock.Name())
 	}
 	return nil
 }

@@ -3,6 +3,7 @@
 package checkpoint
 
 import (
+	"slices"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -34,51 +35,48 @@ func (g gap) answer() (gaps []podsource.Gap) {
 // clockTolerance is how far two clocks may drift apart without a step.
 const clockTolerance = 100 * time.Millisecond
 
-// stepOf returns the step of a clock that is ahead of another one. A small difference
-// is no step.
-func stepOf(ahead time.Duration) time.Duration {
-	if ahead.Abs() <= clockTolerance {
-		return 0
+// latest returns the later of two times.
+func latest(a, b time.Time) time.Time {
+	return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare)
+}
+
+// emptySince returns a record without attachments that was written when the node booted. It stands
+// for one of an earlier boot, of which no container is live.
+func emptySince(now time.Time, sinceBoot time.Duration) *record {
+	if sinceBoot == 0 { // unknown: all time is in its gap
+		return new(record)
 	}
-	return ahead
+	booted := now.Add(-sinceBoot - clockTolerance).Round(0)
+	return &record{Written: booted, Gap: gap{booted, booted, booted}}
 }
 
 // gapUntil returns the gap of a record that is read now: its own, and the time from
-// when it was last written until to (hazard 51). If to is zero, it has no end. It also returns
-// when a step of the clock was last seen: now, if the clock was set since then.
+// when it was last written until lag from now (hazard 51). If lag is zero, it has no end. It also
+// returns when a step of the clock was last seen: now, if the clock was set since then.
 //
-// A record of an earlier boot is empty, and no container of that boot is live, so the
-// gap begins with this boot. If the clock was set since the record was written,
-// timestamps don't show what was reserved before or after that, so the gap has no
-// beginning.
-func (r *record) gapUntil(to time.Time, sameBoot bool, now time.Time, sinceBoot time.Duration) (g gap, stepped time.Time) {
-	booted := now.Add(-sinceBoot).Round(0)
-	if from := booted.Add(-clockTolerance); !sameBoot && sinceBoot != 0 {
-		return gap{from, from, to}, stepped
+// If the clock was set since the record was written, timestamps don't show what was reserved before
+// or after that, so the gap has no beginning.
+func (r *record) gapUntil(lag time.Duration, now time.Time, sinceBoot time.Duration) (g gap, stepped time.Time) {
+	step := now.Add(-sinceBoot).Sub(r.Written.Add(-r.SinceBoot))
+	if sinceBoot == 0 || r.SinceBoot == 0 || step.Abs() <= clockTolerance {
+		step = 0 // or unknown
 	}
-	if r.Gap.To.After(to) && !to.IsZero() && sameBoot && r.Gap.has(r.Gap.Others) {
-		to = r.Gap.To // by the clock before it was set back, which an earlier Open has noticed
-	}
-	if sameBoot && r.Stepped > 0 {
+	if r.Stepped > 0 {
 		stepped = now.Add(-max(0, sinceBoot-r.Stepped))
 	}
-	step := stepOf(booted.Sub(r.Written.Add(-r.SinceBoot)))
-	set := sinceBoot != 0 && r.SinceBoot != 0 && step != 0
-	if set {
+	if step != 0 {
 		stepped = now
-		if step < 0 && !to.IsZero() {
-			to = to.Add(-step) // by the clock before it was set back
+	} else if !r.Written.After(now) {
+		g.From, g.Others = r.Gap.From, r.Gap.Others
+		if !r.Gap.has(g.From) {
+			g.From = r.Written
+		}
+		if !r.Gap.has(g.Others) {
+			g.Others = r.Written
 		}
 	}
-	if set || !sameBoot || r.Written.After(now) {
-		return gap{To: to}, stepped
-	}
-	g = gap{r.Gap.From, r.Gap.Others, to}
-	if !r.Gap.has(g.From) {
-		g.From = r.Written
-	}
-	if !r.Gap.has(g.Others) {
-		g.Others = r.Written
+	if lag != 0 { // by the clock before it was set back, now or when an earlier Open noticed that
+		g.To = latest(now.Round(0).Add(lag-min(0, step)), r.Gap.To)
 	}
 	return g, stepped
 }

@@ -23,10 +23,8 @@ const initialPIDNamespace = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_
 // readNetNS returns the network namespace at path, or zero if there is none that can be read. A
 // mount that is not propagated to this mount namespace is an empty file here.
 func readNetNS(path string) NetNS {
-	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return NetNS{}
-	}
+	// After an error it is -1, and the next calls return errors, too.
+	fd, _ := syscall.Open(path, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 	defer func() { _ = syscall.Close(fd) }() // nothing was written through it
 	var stat syscall.Stat_t
 	var fs syscall.Statfs_t
@@ -44,13 +42,14 @@ func readNetNS(path string) NetNS {
 // mounted. See Options.Nested. If the processes of the node can't be read, all are live, and unknown says why.
 func divide(ctx context.Context, all []Entry, nested bool) (live, ended []Entry, unknown error) {
 	exist := make(namespaces)
-	missing := false
+	looks := 0
 	for _, e := range all {
 		now := readNetNS(e.NetNS.Path)
-		exist[now.shown()] = now.ID
-		missing = missing || e.NetNS.Inode != 0 && !e.NetNS.is(now)
+		if exist[now.shown()] = now.ID; e.NetNS.Inode != 0 && !e.NetNS.is(now) {
+			looks = 2 // a process may start another one after the list was read, and end
+		}
 	}
-	for i := 0; missing && i < 2; i++ { // twice: a process may start another one after the list was read, and end
+	for range looks {
 		if unknown = exist.readProcesses(ctx, nested); unknown != nil {
 			return all, nil, unknown
 		}
@@ -84,7 +83,8 @@ func (exist namespaces) readProcesses(ctx context.Context, nested bool) error {
 	if hidepid.Match(own) {
 		return errors.New("/proc is mounted with hidepid, so other users' processes can't be seen; the agent needs a procfs without it")
 	}
-	read := make(map[string]bool) // by mount namespace, and by root in one
+	mountNS := make(map[string]bool)
+	read := make(map[string]bool) // those whose mounts were read, and the roots in them
 	isNode := first == initialPIDNamespace
 	for _, p := range processes {
 		if strings.Trim(p.Name(), "0123456789") != "" {
@@ -93,17 +93,19 @@ func (exist namespaces) readProcesses(ctx context.Context, nested bool) error {
 		// The first thread, which stands for the process, may have ended before the others.
 		threads, err := os.ReadDir("/proc/" + p.Name() + "/task")
 		for _, t := range threads {
-			pidNS, threadErr := exist.readThread("/proc/"+p.Name()+"/task/"+t.Name(), read)
-			isNode = isNode || nested && threadErr == nil && pidNS != first // this is a container in it
+			pidNS, threadErr := exist.readThread("/proc/"+p.Name()+"/task/"+t.Name(), mountNS, read)
+			if nested && threadErr == nil && pidNS != first {
+				isNode = true // this is a container in it
+			}
 			err = cmp.Or(err, unlessEnded(threadErr))
 		}
 		if err := cmp.Or(unlessEnded(err), context.Cause(ctx)); err != nil {
 			return err
 		}
 	}
-	for mountNS, seen := range read {
-		if !seen && !strings.Contains(mountNS, "/") {
-			return fmt.Errorf("no process shows the mounts of mount namespace %s, which may be kept by a mount (findmnt -t nsfs)", mountNS)
+	for shown := range mountNS {
+		if !read[shown] {
+			return fmt.Errorf("no process shows the mounts of mount namespace %s, which may be kept by a mount (findmnt -t nsfs)", shown)
 		}
 	}
 	if !isNode {
@@ -131,9 +133,9 @@ var hidepid = regexp.MustCompile(`(?m)^\S+ \S+ \S+ \S+ /proc .* - proc \S+ \S*\b
 var mounts = regexp.MustCompile(`(?m)^\d+ \d+ \d+:\d+ ((?:net|mnt):\[\d+\]) `)
 
 // readThread adds the network namespace of a thread, and those that it sees mounted, unless those of
-// its mount namespace below its root were read. It notes whether the mounts of a mount namespace
-// were read, also for one that is itself mounted. It returns the PID namespace of the thread.
-func (exist namespaces) readThread(dir string, read map[string]bool) (pidNS string, err error) {
+// its mount namespace below its root were read. It adds the mount namespaces that it finds to mountNS,
+// also one that is itself mounted. It returns the PID namespace of the thread.
+func (exist namespaces) readThread(dir string, mountNS, read map[string]bool) (pidNS string, err error) {
 	var links [4]string
 	for i, name := range []string{"/ns/net", "/ns/mnt", "/root", "/ns/pid"} {
 		if links[i], err = os.Readlink(dir + name); err != nil {
@@ -147,11 +149,14 @@ func (exist namespaces) readThread(dir string, read map[string]bool) (pidNS stri
 			return "", err
 		}
 		for _, m := range mounts.FindAllStringSubmatch(string(text), -1) {
-			exist.add(m[1], "")
-			read[m[1]] = read[m[1]] || strings.HasPrefix(m[1], "net:") // a mount namespace without a thread stays false
+			if exist.add(m[1], ""); strings.HasPrefix(m[1], "mnt:") {
+				mountNS[m[1]] = true
+			}
 		}
-		read[root] = len(text) > 0 // one that was unmounted, which is also shown as "/", sees none
-		read[links[1]] = read[links[1]] || read[root]
+		mountNS[links[1]] = true
+		if len(text) > 0 { // a root that was unmounted, which is also shown as "/", sees none
+			read[root], read[links[1]] = true, true
+		}
 	}
 	return links[3], nil
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // DefaultLag is the default of Options.Lag: twice kubelet's runtimeRequestTimeout, whose
@@ -92,15 +91,14 @@ func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 // [podsource.ErrNotHere] if there is no file. See the package comment for the
 // declarations and other errors.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
-	r, sameBoot, err := load(s.path, s.bootID)
+	now, err := s.load(0)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w: %w", podsource.ErrNotHere, err)
 	}
 	if err != nil {
 		return podsource.Answer{Source: "checkpoint"}, err
 	}
-	g, _ := r.gapUntil(time.Time{}, sameBoot, time.Now(), boottime.Since())
-	return s.answer(ctx, r.Entries, g)
+	return s.answer(ctx, now)
 }
 
 // Rank returns [podsource.RankCache].
@@ -108,34 +106,33 @@ func (c *Checkpoint) Rank() podsource.Rank { return podsource.RankCache }
 
 // Pods returns one pod for each live attachment of the record, or
 // [podsource.ErrNotHere] if it was never written. It does not read the file. After
-// Close the error is [fs.ErrClosed], and after the lock file was removed [ErrLocked]. See the package comment for the declarations and
-// other errors.
+// Close the error is [fs.ErrClosed], and after the directory was moved [ErrLocked]. See the package
+// comment for the declarations and other errors.
 func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
-	s := c.state.Load()
-	switch err := held(c.lock); {
-	case ctx.Err() != nil:
-		return podsource.Answer{Source: "checkpoint"}, context.Cause(ctx)
-	case s == nil:
-		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("reading the record %s: %w", c.path, fs.ErrClosed)
+	s, err := c.state.Load(), held(c.lock) // without its lock another process may have recorded attachments (hazard 96)
+	switch {
+	case s.entries == nil:
+		err = fs.ErrClosed
 	case !s.written:
-		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("%w: the record %s was never written", podsource.ErrNotHere, c.path)
-	case err != nil: // another process may have recorded attachments (hazard 96)
+		err = fmt.Errorf("%w: it was never written", podsource.ErrNotHere)
+	}
+	if err != nil {
 		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("reading the record %s: %w", c.path, err)
 	}
 	now := s.at(time.Now())
 	c.state.CompareAndSwap(s, now) // else a change has read the clocks meanwhile
-	return c.answer(ctx, now.sorted(), now.gap)
+	return c.answer(ctx, now)
 }
 
 // answer returns a pod for each entry of a record that has not certainly ended, and declares
 // that there are no other live containers in these networks, except in the gap.
-func (p place) answer(ctx context.Context, entries []Entry, g gap) (podsource.Answer, error) {
-	live, _, unknown := divide(ctx, entries, p.nested)
+func (p place) answer(ctx context.Context, s *state) (podsource.Answer, error) {
+	live, _, unknown := divide(ctx, s.sorted(), p.nested)
 	if ctx.Err() != nil {
 		return podsource.Answer{Source: "checkpoint"}, context.Cause(ctx)
 	}
 	a := podsource.Answer{Source: "checkpoint", Networks: p.networks, Names: podsource.AnyContainer, AtOnce: true, Authoritative: true}
-	a.Gaps = g.answer()
+	a.Gaps = s.gap.answer()
 	for _, e := range live {
 		of := podsource.Pod{NamespacedName: e.Pod, UID: e.UID, ContainerIDs: []string{e.ContainerID}, IPs: e.IPs, Network: e.Network}
 		a.Pods = append(a.Pods, of)
