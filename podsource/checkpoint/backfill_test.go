@@ -108,6 +108,7 @@ func TestHazard52ClockIsSetInAGap(t *testing.T) {
 		}
 	}
 	c := begun(t, newPath(t), served)
+	check(t, onDisk(t, c.path).Stepped == 0, "without a step: the file has %v", onDisk(t, c.path).Stepped)
 	set(c, time.Hour, open, time.Time{})
 	for range 2 {
 		a, err := c.Pods(t.Context())
@@ -220,20 +221,19 @@ func rollback(t *testing.T, after time.Duration) {
 	if after > 0 {
 		withRuntime = all // too young for the runtime to tell, and for a Backfill
 	}
-	type source = podsource.Source
 	for _, row := range []struct {
 		reason string
-		source func(t *testing.T, c *Checkpoint) source // for AtStartup
+		source func(t *testing.T, c *Checkpoint) podsource.Source // for AtStartup
 		left   []string
 	}{
-		{"the record alone", func(_ *testing.T, c *Checkpoint) source { return c }, all},
-		{"a reader of the record", func(t *testing.T, c *Checkpoint) source { return reader(t, c.path, served) }, all},
-		{"the record and the runtime", func(_ *testing.T, c *Checkpoint) source { return podsource.Union(runtime, c) }, withRuntime},
-		{"the record after a Backfill without a source, as beside a silent runtime", func(t *testing.T, c *Checkpoint) source {
+		{"the record alone", func(_ *testing.T, c *Checkpoint) podsource.Source { return c }, all},
+		{"a reader of the record", func(t *testing.T, c *Checkpoint) podsource.Source { return reader(t, c.path, served) }, all},
+		{"the record and the runtime", func(_ *testing.T, c *Checkpoint) podsource.Source { return podsource.Union(runtime, c) }, withRuntime},
+		{"the record after a Backfill without a source, as beside a silent runtime", func(t *testing.T, c *Checkpoint) podsource.Source {
 			must(t, c.Backfill(t.Context(), nil, nil))
 			return c
 		}, all},
-		{"the record after a Backfill, closed and opened again", func(t *testing.T, c *Checkpoint) source {
+		{"the record after a Backfill, closed and opened again", func(t *testing.T, c *Checkpoint) podsource.Source {
 			must(t, c.Backfill(t.Context(), runtime, attachments), c.Close())
 			return opened(t, c.path, served)
 		}, withRuntime},

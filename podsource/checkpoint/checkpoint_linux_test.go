@@ -251,8 +251,6 @@ func TestHazard50Ended(t *testing.T) {
 	checkLive(t, "another one is at its path", c, "unknown")
 	unmount(t, nsPath)
 	must(t, os.Remove(nsPath), os.Symlink("/proc/self/ns/net", nsPath))
-	checkLive(t, "a link to another one is at its path", c, "unknown")
-
 	check(t, !NetNS{Path: "/none"}.Present(), "an unknown namespace is present")
 	were, errWere := os.ReadDir("/proc/self/fd")
 	check(t, readNetNS(nsPath).Inode != 0, "a namespace can't be read")
@@ -357,6 +355,11 @@ func TestHazard92ProcessesAreNotVisible(t *testing.T) {
 	for err, want := range map[error]error{syscall.ENOENT: nil, syscall.ESRCH: nil, syscall.EINVAL: nil, syscall.EACCES: syscall.EACCES} {
 		check(t, unlessEnded(err) == want, "%v: got %v, want %v", err, unlessEnded(err), want)
 	}
+	thread := fmt.Sprintf("/proc/%d/task/%[1]d", zombie.Process.Pid)
+	write(t, filepath.Join(dir, "ns"), "")
+	must(t, syscall.Mount(dir, thread, "", syscall.MS_BIND, "")) // so that it can't be read
+	unknown(c, "not a directory")
+	unmount(t, thread)
 	unknown(agent, "Nested") // without hostPID a process beside it may have a PID namespace of its own, too
 	must(t, syscall.Mount("proc", "/proc", "proc", syscall.MS_REMOUNT, "hidepid=2"))
 	unknown(c, "hidepid")
@@ -668,11 +671,13 @@ func TestHazard96SecondWriter(t *testing.T) {
 	refused(err)
 	refused(first.Close())
 	same(t, "recorded", []string{"10.0.0.2", "10.0.0.4"}, recorded(second))
-	same(t, "on the disk", second.Entries(), onDisk(t, path).Entries)
-	refuse.Call(t, syscall.SYS_FLOCK, func() {
-		_, err = Open(newPath(t), served)
-		check(t, errors.Is(err, syscall.EIO), "the kernel refuses a lock: %v", err)
-	})
+	another := newPath(t)
+	for _, number := range []uint32{syscall.SYS_FLOCK, syscall.SYS_OPENAT} {
+		refuse.Call(t, number, func() {
+			_, err = Open(another, served)
+			check(t, errors.Is(err, syscall.EIO), "the kernel refuses a lock: %v", err)
+		})
+	}
 }
 
 // TestDiskFull: on a full disk Add and Remove return errors, and the state does not change, in memory and on the disk. After that
@@ -689,7 +694,6 @@ func TestDiskFull(t *testing.T) {
 	for err == nil {
 		_, err = filler.Write(make([]byte, 4096))
 	}
-	check(t, errors.Is(err, syscall.ENOSPC), "the disk is not full: %v", err)
 	before := string(read(t, path))
 	for what, err := range map[string]error{
 		"add": c.Add(entry("b", "10.0.0.3")), "add again": c.Add(entry("a", "10.0.0.3")), "remove": c.Remove(key("c")),

@@ -578,6 +578,7 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 		{"the second attachment without container ID, and more", of(a, as(""), as("")), ErrCorrupt, "attachment 2: "},
 		{"no time of writing", rest(`,"attachments":[]`), ErrCorrupt, "time"},
 		{"written before the boot", rest(`,"written":"2025-03-01T12:00:00Z","sinceBoot":-1,"attachments":[]`), ErrCorrupt, "time"},
+		{"... the step of a clock, too", rest(`,"written":"2025-03-01T12:00:00Z","stepped":-1,"attachments":[]`), ErrCorrupt, "time"},
 		{"an empty address", of(strings.Replace(a, `[]`, `[""]`, 1)), ErrCorrupt, "attachment 1: "},
 		{"a directory", "", syscall.EISDIR, "is a directory"},
 		{"missing", "", podsource.ErrNotHere, "no such file"},

@@ -62,7 +62,7 @@ func (r *record) gapUntil(lag time.Duration, now time.Time, sinceBoot time.Durat
 		step = 0 // or unknown
 	}
 	if r.Stepped > 0 {
-		stepped = now.Add(-max(0, sinceBoot-r.Stepped))
+		stepped = now.Add(r.Stepped - sinceBoot) // in the future if the time since the boot is unknown
 	}
 	if step != 0 {
 		stepped = now
