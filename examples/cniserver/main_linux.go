@@ -23,8 +23,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -42,9 +40,7 @@ func main() {
 		}, version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), "cniserver: forwards requests to its server (see cniserver serve -h)")
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := serve(ctx, parse(os.Args[2:])); err != nil {
+	if err := serve(parse(os.Args[2:])); err != nil {
 		fmt.Fprintln(os.Stderr, "cniserver:", err)
 		os.Exit(1)
 	}

@@ -288,10 +288,10 @@ func (n *node) reserved() []hostlocal.Reservation {
 	return list.Reservations
 }
 
-// dateBack makes all reservations an hour old.
-func (n *node) dateBack() {
+// dateBack makes all reservations this old.
+func (n *node) dateBack(age time.Duration) {
 	for _, r := range n.reserved() {
-		cnitest.DateBack(n.t, filepath.Join(n.path("networks"), r.Network, r.IP.String()), time.Hour)
+		cnitest.DateBack(n.t, filepath.Join(n.path("networks"), r.Network, r.IP.String()), age)
 	}
 }
 
@@ -354,8 +354,8 @@ BIN/bridge; code=$?
 if does after; then kill -9 $PPID; fi
 exit $code
 `)
-	n.must(os.WriteFile(filepath.Join(n.bin, "bridge"), []byte(script), 0o700))
-	n.must(errors.Join(syscall.Mkfifo(n.path("there"), 0o600), syscall.Mkfifo(n.path("go"), 0o600)))
+	n.must(errors.Join(os.WriteFile(filepath.Join(n.bin, "bridge"), []byte(script), 0o700),
+		syscall.Mkfifo(n.path("there"), 0o600), syscall.Mkfifo(n.path("go"), 0o600)))
 }
 
 // script says what the delegate does from now on, such as "ADD fail".

@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net/http"
+	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,6 +22,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/go-logr/logr"
 	"k8s.io/utils/keymutex"
 
@@ -34,16 +38,11 @@ import (
 //	{"cniVersion": "1.1.0", "name": "podnet", "type": "cniserver", "socket": "…",
 //	 "delegate": {"type": "bridge", …, "ipam": {"type": "host-local", …}}}
 type request struct {
-	skel.CmdArgs        // StdinData is the delegate's configuration
-	Network      string // the network's name
-	Plugin       string // the delegate
+	skel.CmdArgs                // StdinData is the delegate's configuration
+	Key          checkpoint.Key // the attachment; of a GC and of STATUS the network alone
+	Plugin       string         // the delegate
 	// NetNSID identifies the namespace at CmdArgs.Netns: another one may be there later.
 	NetNSID string
-}
-
-// key is that of the request's attachment.
-func (r *request) key() checkpoint.Key {
-	return checkpoint.Key{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
 }
 
 // newRequest reads a request. It refuses what the server could not undo: other IPAM
@@ -73,7 +72,8 @@ func (o options) newRequest(args skel.CmdArgs) (*request, error) {
 	if err != nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
 	}
-	return &request{CmdArgs: args, Network: known.Name, Plugin: known.Type, NetNSID: netnsID(args.Netns)}, nil
+	key := checkpoint.Key{Network: known.Name, ContainerID: args.ContainerID, IfName: args.IfName}
+	return &request{args, key, known.Type, netnsID(args.Netns)}, nil
 }
 
 // A server handles CNI requests. Its state is on the disk: the record of complete
@@ -161,12 +161,12 @@ func (s *server) withTimeLimit(ctx context.Context) (context.Context, context.Ca
 // fails is undone at once, even after its time limit. If that fails too, a DEL or the next
 // start undoes it.
 func (s *server) add(ctx context.Context, r *request) (types.Result, error) {
-	_, recorded := s.record.Get(r.key())
-	_, unfinished := s.intents.all()[r.key().String()]
+	_, recorded := s.record.Get(r.Key)
+	_, unfinished := s.intents.all()[r.Key.String()]
 	if recorded || unfinished {
-		return nil, fmt.Errorf("%s is attached, or has a request that could not be finished; DEL must come before ADD", r.key())
+		return nil, fmt.Errorf("%s is attached, or has a request that could not be finished; DEL must come before ADD", r.Key)
 	}
-	if err := s.intents.set(r.key(), r); err != nil {
+	if err := s.intents.set(r.Key, r); err != nil {
 		return nil, fmt.Errorf("writing the intent: %w", err)
 	}
 	result, err := s.delegate(ctx, "ADD", r)
@@ -174,7 +174,7 @@ func (s *server) add(ctx context.Context, r *request) (types.Result, error) {
 		err = s.recordADD(r, result)
 	}
 	if err == nil {
-		err = s.intents.set(r.key(), nil) // as long as it is there, the next start undoes the ADD
+		err = s.intents.set(r.Key, nil) // as long as it is there, the next start undoes the ADD
 	}
 	if err == nil {
 		return result, nil
@@ -192,20 +192,20 @@ func (s *server) add(ctx context.Context, r *request) (types.Result, error) {
 // are not done and the intent stays, so that the request can be repeated. It unplumbs first,
 // since delegates release an address that a container still has.
 func (s *server) detach(ctx context.Context, r *request) error {
-	if err := s.intents.set(r.key(), r); err != nil {
+	if err := s.intents.set(r.Key, r); err != nil {
 		return fmt.Errorf("writing the intent: %w", err)
 	}
-	gone, err := s.unplumb(r)
+	gone, err := s.unplumb(*r)
 	if err != nil {
 		return err
 	}
-	if _, err := s.delegate(ctx, "DEL", gone); err != nil {
-		return fmt.Errorf("releasing the addresses of %s: %w", r.key(), err)
+	if _, err := s.delegate(ctx, "DEL", &gone); err != nil {
+		return fmt.Errorf("releasing the addresses of %s: %w", r.Key, err)
 	}
-	if err := s.record.Remove(r.key()); err != nil {
+	if err := s.record.Remove(r.Key); err != nil {
 		return err
 	}
-	return s.intents.set(r.key(), nil)
+	return s.intents.set(r.Key, nil)
 }
 
 // gc detaches the recorded attachments of its network that are not valid, releases addresses
@@ -225,18 +225,18 @@ func (s *server) gc(ctx context.Context, r *request) error {
 	}
 	for _, e := range s.record.Entries() {
 		isValid := slices.ContainsFunc(answer.Pods, func(p podsource.Pod) bool { return slices.Contains(p.ContainerIDs, e.ContainerID) })
-		if e.Network != r.Network || isValid || time.Since(e.Time) < s.gcMinAge {
+		if e.Network != r.Key.Network || isValid || time.Since(e.Time) < s.gcMinAge {
 			continue
 		}
 		one := *r
-		one.ContainerID, one.IfName = e.ContainerID, e.IfName
+		one.Key, one.ContainerID, one.IfName = e.Key, e.ContainerID, e.IfName
 		if e.NetNS.Present() {
 			one.Netns, one.NetNSID = e.NetNS.Path, netnsID(e.NetNS.Path)
 		}
 		err = errors.Join(err, s.detach(ctx, &one))
 	}
 	// In this network alone, since the request speaks of no other (hazard 74).
-	once, wrong := gc.New(s.store, []string{r.Network}, podsource.Union(valid, s.record, s.intents), gc.Options{Logger: s.log})
+	once, wrong := gc.New(s.store, []string{r.Key.Network}, podsource.Union(valid, s.record, s.intents), gc.Options{Logger: s.log})
 	if wrong == nil {
 		_, wrong = once.Reconcile(ctx)
 	}
@@ -258,4 +258,102 @@ func (s *server) delegate(ctx context.Context, command string, r *request) (type
 		return invoke.ExecPluginWithResult(ctx, path, r.StdinData, args, exec)
 	}
 	return nil, invoke.ExecPluginWithoutResult(ctx, path, r.StdinData, args, exec)
+}
+
+// recordADD records a complete ADD.
+func (s *server) recordADD(r *request, result types.Result) error {
+	current, err := types100.NewResultFromResult(result)
+	if err != nil {
+		return fmt.Errorf("reading the delegate's result: %w", err)
+	}
+	e := checkpoint.Entry{Key: r.Key, NetNS: checkpoint.NetNS{Path: r.Netns}}
+	for _, ip := range current.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP) // Add refuses an invalid one
+		e.IPs = append(e.IPs, addr.Unmap())
+	}
+	for arg := range strings.SplitSeq(r.Args, ";") {
+		if value, ok := strings.CutPrefix(arg, "K8S_POD_NAMESPACE="); ok {
+			e.Pod.Namespace = value
+		} else if value, ok := strings.CutPrefix(arg, "K8S_POD_NAME="); ok {
+			e.Pod.Name = value
+		}
+	}
+	return s.record.Add(e)
+}
+
+// intents are the requests that are not finished: each ADD or DEL is among them before its
+// first step, and until its last one, with all that the server needs to undo the ADD or to
+// complete the DEL. They are a source of pods.
+//
+// The record can't replace them, since it has complete attachments only. If the server died
+// after plumbing and before recording, nothing would tell which namespace has the address.
+// After a boot no namespace has one: so they are in a file on a file system that a boot empties,
+// and it needs no fsync.
+type intents struct {
+	path     string
+	networks []string  // the served ones
+	opened   time.Time // when the record was opened
+
+	mu   sync.Mutex          // guards left
+	left map[string]*request // as in the file, by the attachment's key; replaced, never changed
+}
+
+// load reads the intents of the server before this one.
+func (in *intents) load() error {
+	content, err := os.ReadFile(in.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		content, err = []byte("{}"), nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &in.left)
+	}
+	if err != nil {
+		err = fmt.Errorf("reading the unfinished requests: %w; if %s is damaged, reboot, or end all pods and remove it", err, in.path)
+	}
+	return err
+}
+
+// set notes the request of an attachment, or with nil that none is left. A server that is
+// killed leaves the old file or the new one.
+func (in *intents) set(k checkpoint.Key, r *request) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	next := maps.Clone(in.left)
+	if next[k.String()] = r; r == nil {
+		delete(next, k.String())
+	}
+	content, _ := json.Marshal(next) // it has only strings and bytes
+	err := os.WriteFile(in.path+".tmp", content, 0o600)
+	if err == nil {
+		err = os.Rename(in.path+".tmp", in.path)
+	}
+	if err == nil {
+		in.left = next
+	}
+	return err
+}
+
+// all returns the intents by the keys of their attachments. The map must not be changed.
+func (in *intents) all() map[string]*request {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.left
+}
+
+// Rank orders the intents before the record: an ADD is recorded before its intent is
+// removed, so a container without an intent is already in the record (hazard 58).
+func (in *intents) Rank() podsource.Rank { return podsource.RankADDs }
+
+// Pods are the containers with an unfinished request. Each ADD of this server is among them
+// until it is recorded. So they are all ADDs in flight of the served networks, and of no others,
+// once no ADD of a server before this one can be in flight.
+func (in *intents) Pods(context.Context) (podsource.Answer, error) {
+	a := podsource.Answer{Source: "intents", Supplementary: true}
+	if time.Since(in.opened) > checkpoint.DefaultLag {
+		a.SeesADDs = in.networks
+	}
+	for _, r := range in.all() {
+		a.Pods = append(a.Pods, podsource.Pod{ContainerIDs: []string{r.ContainerID}, Origin: in.path})
+	}
+	return a, nil
 }

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -29,15 +31,17 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/checkpoint"
 )
 
-// serve starts up and serves until ctx ends.
-func serve(ctx context.Context, o options) error {
+// serve starts up and serves until a signal ends it. Before it has the lock a signal ends the process.
+func serve(o options) error {
 	log := logs.New(os.Stderr, logs.Text, 0)
 	if err := errors.Join(makePrivate(o.runDir), os.MkdirAll(o.stateDir, 0o700)); err != nil {
 		return fmt.Errorf("making the directories of the socket and the record: %w", err)
 	}
-	if err := waitForDelegates(ctx, filepath.Join(o.runDir, "lock"), log); err != nil {
+	if err := waitForDelegates(filepath.Join(o.runDir, "lock"), log); err != nil {
 		return err
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	s, err := newServer(o, log)
 	if err != nil {
 		return err
@@ -105,7 +109,7 @@ func makePrivate(dir string) error {
 // a server that was killed may leave a delegate behind, which still reserves an address.
 // Each server has a lock, which its delegates inherit, so it is free when the last of them
 // has ended. It is held until this process and its delegates end.
-func waitForDelegates(ctx context.Context, path string, log logr.Logger) error {
+func waitForDelegates(path string, log logr.Logger) error {
 	fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_CREAT, 0o600) // without O_CLOEXEC, so that delegates inherit it
 	if err != nil {
 		return fmt.Errorf("opening %s: %w", path, err)
@@ -114,14 +118,7 @@ func waitForDelegates(ctx context.Context, path string, log logr.Logger) error {
 		return nil
 	}
 	log.Info("Waiting for another server, or for the plugins that it started, to end", "lock", path)
-	locked := make(chan error, 1)
-	go func() { locked <- syscall.Flock(fd, syscall.LOCK_EX) }()
-	select {
-	case err := <-locked:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return syscall.Flock(fd, syscall.LOCK_EX)
 }
 
 // start does what must be done before the first request, in this order: record what other
@@ -130,15 +127,13 @@ func waitForDelegates(ctx context.Context, path string, log logr.Logger) error {
 func (s *server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout)
 	defer cancel()
-	if err := s.backfill(ctx); err != nil && !errors.Is(err, fs.ErrExist) {
-		s.log.Error(err, "Looking for attachments that are not recorded; addresses without a record are kept until a later try")
-		if err := s.record.Backfill(ctx, nil, nil); err != nil { // writes the first record
-			return err
-		}
+	s.backfill(ctx)
+	if err := s.record.Backfill(ctx, nil, nil); err != nil && !errors.Is(err, fs.ErrExist) { // the first record, if there was no answer
+		return err
 	}
 	for _, r := range s.intents.all() {
 		if err := s.detach(ctx, r); err != nil {
-			s.log.Error(err, "Finishing an interrupted request; its addresses are kept until a DEL or the next start", "attachment", r.key())
+			s.log.Error(err, "Finishing an interrupted request; its addresses are kept until a DEL or the next start", "attachment", r.Key)
 		}
 	}
 	_, err := s.record.Prune(ctx)
@@ -153,21 +148,69 @@ func (s *server) start(ctx context.Context) error {
 }
 
 // forget removes from the record what another version detached: attachments of which a backfill
-// did not know the namespace, and that have no reservation.
+// did not know the namespace, and that have no reservation. One whose owner can't be read may be anybody's.
 func (s *server) forget(ctx context.Context) error {
 	list, err := s.store.List(ctx)
-	for _, r := range list.Reservations {
-		err = cmp.Or(err, r.Err) // it may be anybody's
-	}
 	for _, e := range s.record.Entries() {
 		reserved := !slices.Contains(list.Networks, e.Network) || slices.ContainsFunc(list.Reservations, func(r hostlocal.Reservation) bool {
-			return r.Network == e.Network && r.ContainerID == e.ContainerID
+			return r.Network == e.Network && (r.ContainerID == e.ContainerID || r.Owner != hostlocal.Owned)
 		})
 		if err == nil && e.NetNS.Inode == 0 && !reserved {
 			err = s.record.Remove(e.Key)
 		}
 	}
 	return err
+}
+
+// backfill records the attachments that another server made, or a version of this one
+// without a record: those of the source's containers that have a reservation. What an ADD in
+// flight reserves, or one whose container the source does not list yet, is in the record's
+// gap: it does not speak of that, so it is kept (hazards 52 and 93). Without a source, or after an
+// error, all that is not recorded is kept, until a DEL, a GC, a boot, or an answer of a source.
+func (s *server) backfill(ctx context.Context) {
+	if s.source == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	var list hostlocal.Listing
+	source := podsource.AnswerFunc(func(ctx context.Context) (a podsource.Answer, err error) {
+		list, err = s.store.List(ctx) // not before the call of Backfill, which takes care of a DEL that ends meanwhile
+		if err == nil {
+			a, err = s.source.Pods(ctx)
+		}
+		return a, err
+	})
+	err := s.record.Backfill(ctx, source, func(p podsource.Pod) ([]checkpoint.Entry, error) {
+		ids, of := slices.Clone(p.ContainerIDs), make(map[checkpoint.Key]checkpoint.Entry)
+		for _, r := range list.Reservations {
+			switch {
+			case r.Owner == hostlocal.Unreadable: // it may be anybody's
+				return nil, r.Err
+			case slices.Contains(p.IPs, r.IP): // a damaged file has no owner, and so makes an invalid entry: an error (hazard 84)
+				ids = append(ids, r.ContainerID)
+			}
+		}
+		for _, r := range list.Reservations {
+			// Before v0.8 host-local did not write the interface.
+			k := checkpoint.Key{Network: r.Network, ContainerID: r.ContainerID, IfName: cmp.Or(r.IfName, "eth0")}
+			if slices.Contains(ids, k.ContainerID) && slices.Contains(s.networks, k.Network) {
+				of[k] = checkpoint.Entry{Key: k, Pod: p.NamespacedName, UID: p.UID, IPs: append(of[k].IPs, r.IP)}
+			}
+		}
+		return slices.Collect(maps.Values(of)), nil
+	})
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		s.log.Error(err, "Looking for attachments that are not recorded; addresses without a record are kept until a later try")
+	}
+}
+
+// backfillAgain is called after each pass. It closes the gap of the record once the source
+// lists all that another server attached.
+func (s *server) backfillAgain(gc.Report, error) {
+	if time.Since(s.intents.opened) >= 2*checkpoint.DefaultLag {
+		s.backfill(context.Background())
+	}
 }
 
 // listen serves requests until ctx ends, and then completes those that it has received.
@@ -200,18 +243,17 @@ func (s *server) listen(ctx context.Context) error {
 // It returns the request without its namespace if that is no longer at its path: another one
 // there is left alone, also if it has the same number, which the record shows if it is that of
 // another container. It is no error if the interface is already gone.
-func (s *server) unplumb(r *request) (*request, error) {
+func (s *server) unplumb(r request) (request, error) {
 	isAnothers := slices.ContainsFunc(s.record.Entries(), func(e checkpoint.Entry) bool {
 		return e.ContainerID != r.ContainerID && e.IfName == r.IfName && e.NetNS.Path == r.Netns && e.NetNS.Present()
 	})
 	if isAnothers || r.NetNSID == "" || netnsID(r.Netns) != r.NetNSID {
-		gone := *r
-		gone.Netns = ""
-		return &gone, nil
+		r.Netns = ""
+		return r, nil
 	}
 	err := ns.WithNetNSPath(r.Netns, func(ns.NetNS) error { return ip.DelLinkByName(r.IfName) })
 	if err != nil && !errors.Is(err, ip.ErrLinkNotFound) {
-		return nil, fmt.Errorf("removing interface %s from %s: %w", r.IfName, r.Netns, err)
+		return r, fmt.Errorf("removing interface %s from %s: %w", r.IfName, r.Netns, err)
 	}
 	return r, nil
 }
