@@ -48,7 +48,7 @@ func withoutKubernetes() (*gc.Reconciler, error) {
 
 func cniServer(ctx context.Context, log logr.Logger, path string, networks []string, store *hostlocal.Store, runtime podsource.Source,
 	attachmentsOf func(podsource.Pod) ([]checkpoint.Entry, error), listen func()) error {
-	record, err := checkpoint.Open(path, checkpoint.Options{Networks: networks}) // the only writer; ErrCorrupt and ErrVersion end the start
+	record, err := checkpoint.Open(path, checkpoint.Options{Networks: networks}) // alone in its directory; ErrCorrupt and ErrVersion end the start
 	if err != nil {
 		return err
 	}

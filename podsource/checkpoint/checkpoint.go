@@ -71,13 +71,11 @@ func (s *state) sorted() []Entry {
 
 // Open opens the record at path for writing. Only one writer can have it open, which locks its
 // directory; for a second one Open returns [ErrLocked] at once. The directory must exist, and have
-// no other record. A file that
-// can't be read is an error ([ErrVersion], [ErrCorrupt]). A missing file is not: then
-// [Checkpoint.Backfill] must be called before the first Add.
+// no other record. A file that can't be read is an error ([ErrVersion], [ErrCorrupt]). A missing
+// file is not: then [Checkpoint.Backfill] must be called before the first Add.
 //
-// Open follows symbolic links; a link to a missing file is an error. The record does
-// not know attachments made since the file was last written: see
-// [Checkpoint.Backfill].
+// Open follows symbolic links; a link to a missing file is an error. The record does not know
+// attachments made since the file was last written: see [Checkpoint.Backfill].
 func Open(path string, opts Options) (c *Checkpoint, err error) {
 	p, err := opts.validate(path)
 	if err == nil {

@@ -10,7 +10,7 @@
 // repeated.
 //
 //	networks := []string{"podnet"} // the agent serves every ADD of these
-//	record, err := checkpoint.Open(path, checkpoint.Options{Networks: networks}) // the only writer
+//	record, err := checkpoint.Open(path, checkpoint.Options{Networks: networks}) // alone in its directory
 //	...
 //	err = record.Backfill(ctx, runtime, attachmentsOf) // records older attachments
 //	if err != nil && !errors.Is(err, fs.ErrExist) { // fs.ErrExist: nothing is left to ask
