@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -27,8 +26,9 @@ echo 'to stderr' >&2
 exit 7
 `
 
-// Input and output are passed on unchanged, also more than a pipe takes. For all commands but ADD
-// host-local replaces the process, and has its ID.
+// Input and output are passed on unchanged, also more than a pipe takes, and from a stdin that does not
+// block. For all commands but ADD host-local replaces the process, and has its ID. A successful ADD
+// initializes nothing that only retries need.
 func TestPassesOn(t *testing.T) {
 	n := newTestNode(t)
 	n.installIn(t.TempDir(), "hostlocal-gc-ipam")
@@ -46,20 +46,14 @@ func TestPassesOn(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A stdin that does not block is waited for.
-func TestStdinDoesNotBlock(t *testing.T) {
-	n := newTestNode(t)
-	n.installIn(t.TempDir(), "hostlocal-gc-ipam")
 	mustWrite(t, n.bin+"/host-local", "#!/bin/sh\nwc -c\n")
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out strings.Builder
-	cmd := n.command(call{command: "ADD", id: "a"})
-	cmd.Stdin, cmd.Stdout = r, &out
+	var out, stderr strings.Builder
+	cmd := n.command(call{command: "ADD", id: "a", env: []string{"GODEBUG=inittrace=1"}})
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = r, &out, &stderr
 	if err := errors.Join(cmd.Start(), syscall.SetNonblock(int(r.Fd()), true), r.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -67,17 +61,85 @@ func TestStdinDoesNotBlock(t *testing.T) {
 	if err := errors.Join(err, w.Close(), cmd.Wait()); err != nil || out.String() != "1048576\n" {
 		t.Errorf("%v, %q bytes", err, out.String())
 	}
+	for _, late := range []string{"encoding/json", "net", "regexp", "golang.org/x/sys/unix", "github.com/hostlocal-gc/hostlocal-gc/gc"} {
+		if !strings.Contains(stderr.String(), "init syscall @") || strings.Contains(stderr.String(), "init "+late+" @") {
+			t.Errorf("%s is initialized: %s", late, stderr.String())
+		}
+	}
 }
 
-// A successful ADD initializes nothing that only retries need.
-func TestLoadsNothingElse(t *testing.T) {
-	n := newTestNode(t)
-	n.installIn(t.TempDir(), "hostlocal-gc-ipam")
-	mustWrite(t, n.bin+"/host-local", "#!/bin/sh\n")
-	got := n.call(call{command: "ADD", id: "a", env: []string{"GODEBUG=inittrace=1"}})
-	for _, late := range []string{"encoding/json", "net", "regexp", "golang.org/x/sys/unix", "github.com/hostlocal-gc/hostlocal-gc/gc"} {
-		if !strings.Contains(got.stderr, "init syscall @") || strings.Contains(got.stderr, "init "+late+" @") {
-			t.Errorf("code %d, %s is initialized: %s", got.code, late, got.stderr)
+// host-local is never this plugin, under any name and in any directory. It is called by its own name, which
+// k3s' program of all plugins needs. Without host-local the error says what to do.
+func TestFindsHostLocal(t *testing.T) {
+	const script, itself = "#!/bin/sh\nprintf '%s' \"$0\"\n", "found no host-local that can be executed, except for itself"
+	for _, row := range []struct {
+		reason string
+		files  string // names below the test's directory; "=" is the plugin, "+" another version of it, "@" a link
+		path   string // CNI_PATH
+		want   string // host-local below the test's directory, or a part of the error
+	}{
+		{"installed by type", "1/hostlocal-gc-ipam= 1/host-local", "", "1/host-local"},
+		{"installed in place", "1/host-local= 1/host-local.real", "", "1/host-local.real"},
+		{"both, the same file", "1/hostlocal-gc-ipam= 1/host-local@hostlocal-gc-ipam 1/host-local.real", "", "1/host-local.real"},
+		{"both, a copy", "1/hostlocal-gc-ipam= 1/host-local= 1/host-local.real", "", "1/host-local.real"},
+		{"in place, upgraded only by type", "1/hostlocal-gc-ipam= 1/host-local+ 1/host-local.real", "", "1/host-local.real"},
+		{"copies in two directories", "1/hostlocal-gc-ipam= 1/host-local+ 2/host-local= 2/host-local.real", "", "2/host-local.real"},
+		{"in place in one directory, and the real one in the next", "1/host-local= 2/host-local", "", "2/host-local"},
+		{"a directory, and one that can't be executed", "1/hostlocal-gc-ipam= 1/host-local/x 1/host-local.real 3/host-local- 2/host-local", "", "2/host-local"},
+		{"none", "1/hostlocal-gc-ipam=", "", itself},
+		{"only one that can't be executed", "1/hostlocal-gc-ipam= 1/host-local-", "", itself},
+		{"only itself, under both names", "1/host-local= 1/host-local.real=", "", itself},
+		{"only another version of itself", "1/hostlocal-gc-ipam= 1/host-local+", "", itself},
+		{"a link to it, and one that leads nowhere", "2/hostlocal-gc-ipam= 1/host-local@../2/hostlocal-gc-ipam 2/host-local@x 1/host-local.real", "", "1/host-local.real"},
+		{"a script that executes it again", "1/hostlocal-gc-ipam= 1/host-local!", "", "executed as its own delegate"},
+		{"a relative directory", "2/hostlocal-gc-ipam= 1/host-local", "1", "1/host-local"},
+		{"an empty directory", "2/hostlocal-gc-ipam= host-local", ":/nowhere", "host-local"},
+		{"beside it, as for VERSION", "1/hostlocal-gc-ipam= 1/host-local", "/nowhere", "1/host-local"},
+		{"beside a link to it", "1/p= 2/hostlocal-gc-ipam@../1/p 2/host-local", "/nowhere", "2/host-local"},
+		{"a link to a program of many plugins", "1/hostlocal-gc-ipam= 1/host-local.real@/bin/sh", "", "1/host-local"},
+	} {
+		dir, program := t.TempDir(), ""
+		for file := range strings.FieldsSeq(row.files) {
+			name := filepath.Join(dir, strings.TrimRight(file, "=+-!"))
+			link, to, linked := strings.Cut(name, "@")
+			if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if program == "" || strings.HasSuffix(link, "hostlocal-gc-ipam") {
+				program = link
+			}
+			switch {
+			case strings.HasSuffix(file, "="):
+				copyFile(t, filepath.Join(bin, "hostlocal-gc-ipam"), name)
+			case strings.HasSuffix(file, "+"):
+				copyFile(t, filepath.Join(bin, "hostlocal-gc-ipam"), name, 0)
+			case strings.HasSuffix(file, "!"):
+				mustWrite(t, name, "#!/bin/sh\nexec "+program+"\n")
+			case linked:
+				if err := os.Symlink(to, link); err != nil {
+					t.Fatal(err)
+				}
+			default:
+				mustWrite(t, name, script)
+				if err := os.Chmod(name, map[bool]os.FileMode{true: 0o644, false: 0o755}[strings.HasSuffix(file, "-")]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if row.path == "" {
+			row.path = dir + "/1:" + dir + "/3:" + dir + "/2"
+		}
+		for _, command := range []string{"ADD", "DEL", "VERSION"} {
+			cmd := (&testNode{t: t, bin: row.path}).command(call{command: command, id: "a", program: program, stdin: `printf %s "$0"`})
+			cmd.Dir = dir
+			got := (&testNode{t: t}).run(cmd)
+			msg, found := errorMessage([]byte(got.out)), got.out
+			if found != "" && msg == "" && !filepath.IsAbs(found) {
+				found = filepath.Join(dir, found)
+			}
+			if fails := strings.Contains(row.want, " "); fails && (!strings.Contains(msg, row.want) || got.code == 0) || !fails && found != filepath.Join(dir, row.want) {
+				t.Errorf("%s: %s: code %d, %s, want %q", row.reason, command, got.code, got.out, row.want)
+			}
 		}
 	}
 }
@@ -91,127 +153,20 @@ func (n *testNode) installIn(dir string, programs ...string) {
 	}
 }
 
-// host-local is never this plugin, under any name and in any directory. Without host-local the error
-// says what to do.
-func TestFindsHostLocal(t *testing.T) {
-	const script, itself = "#!/bin/sh\nprintf '%s' \"$0\"\n", "found only itself, and no other host-local"
-	for _, row := range []struct {
-		reason string
-		files  string // names below the test's directory; "=" is the plugin, "+" another version of it, "@" a link
-		want   string // host-local below the test's directory, or a part of the error
-	}{
-		{"installed by type", "1/hostlocal-gc-ipam= 1/host-local", "1/host-local"},
-		{"installed in place", "1/host-local= 1/host-local.real", "1/host-local.real"},
-		{"both, the same file", "1/hostlocal-gc-ipam= 1/host-local@hostlocal-gc-ipam 1/host-local.real", "1/host-local.real"},
-		{"both, a copy", "1/hostlocal-gc-ipam= 1/host-local= 1/host-local.real", "1/host-local.real"},
-		{"in place, upgraded only by type", "1/hostlocal-gc-ipam= 1/host-local+ 1/host-local.real", "1/host-local.real"},
-		{"copies in two directories", "1/hostlocal-gc-ipam= 1/host-local+ 2/host-local= 2/host-local.real", "2/host-local.real"},
-		{"in place in one directory, and the real one in the next", "1/host-local= 2/host-local", "2/host-local"},
-		{"a directory, one that can't be executed, and a host-local.real before it", "1/hostlocal-gc-ipam= 1/host-local/x 1/host-local.real 3/host-local- 2/host-local", "2/host-local"},
-		{"none", "1/hostlocal-gc-ipam=", itself},
-		{"only one that can't be executed", "1/hostlocal-gc-ipam= 1/host-local-", "no executable file is "},
-		{"only itself, under both names", "1/host-local= 1/host-local.real=", itself},
-		{"only another version of itself", "1/hostlocal-gc-ipam= 1/host-local+", itself},
-		{"a link to it, and one that leads nowhere", "2/hostlocal-gc-ipam= 1/host-local@../2/hostlocal-gc-ipam 2/host-local@x 1/host-local.real", "1/host-local.real"},
-		{"a script that executes it again", "1/hostlocal-gc-ipam= 1/host-local!", "executed as its own delegate"},
-	} {
-		dir := t.TempDir()
-		program := ""
-		for _, d := range []string{"1", "2", "3"} {
-			mustMkdir(t, filepath.Join(dir, d))
-		}
-		for file := range strings.FieldsSeq(row.files) {
-			name := filepath.Join(dir, strings.TrimRight(file, "=+-!"))
-			link, to, linked := strings.Cut(name, "@")
-			switch {
-			case strings.HasSuffix(file, "="):
-				copyFile(t, filepath.Join(bin, "hostlocal-gc-ipam"), name)
-				if program == "" {
-					program = name
-				}
-			case strings.HasSuffix(file, "+"):
-				copyFile(t, filepath.Join(bin, "hostlocal-gc-ipam"), name, 0)
-			case strings.HasSuffix(file, "!"):
-				mustWrite(t, name, "#!/bin/sh\nexec "+program+"\n")
-			case linked:
-				if err := os.Symlink(to, link); err != nil {
-					t.Fatal(err)
-				}
-			default:
-				_ = os.Mkdir(filepath.Dir(name), 0o755) // mostly it exists
-				mustWrite(t, name, script)
-				if strings.HasSuffix(file, "-") {
-					if err := os.Chmod(name, 0o644); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-		}
-		n := &testNode{t: t, bin: dir + "/1:" + dir + "/3:" + dir + "/2", gc: "{}"}
-		for _, command := range []string{"ADD", "DEL", "VERSION"} {
-			got := n.call(call{command: command, id: "a", program: program})
-			var e struct {
-				Code int
-				Msg  string
-			}
-			switch {
-			case json.Unmarshal([]byte(got.out), &e) == nil:
-				if !strings.Contains(e.Msg, row.want) || e.Code == 0 || got.code == 0 {
-					t.Errorf("%s: %s: code %d, error %d %q, want %q", row.reason, command, got.code, e.Code, e.Msg, row.want)
-				}
-			case got.out != filepath.Join(dir, row.want):
-				t.Errorf("%s: %s: host-local is %q, want %s", row.reason, command, got.out, row.want)
-			}
-		}
+// copyFile copies a program.
+func copyFile(t testing.TB, from, to string, more ...byte) {
+	t.Helper()
+	content, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
 	}
+	mustWrite(t, to, string(append(content, more...)))
 }
 
-func mustWrite(t *testing.T, path, content string) {
+func mustWrite(t testing.TB, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func mustMkdir(t *testing.T, path string) {
-	t.Helper()
-	if err := os.Mkdir(path, 0o755); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// In k3s host-local is a link to a program that contains all plugins, and runs the one of its name.
-// Here it is a shell, which prints its own. It is found beside a link to the plugin.
-func TestCallsHostLocalByItsName(t *testing.T) {
-	n := newTestNode(t)
-	n.installIn(t.TempDir(), "hostlocal-gc-ipam")
-	installed := n.bin
-	n.bin = t.TempDir()
-	if err := errors.Join(os.Symlink("/bin/sh", n.bin+"/host-local.real"), os.Symlink(installed+"/hostlocal-gc-ipam", n.bin+"/hostlocal-gc-ipam")); err != nil {
-		t.Fatal(err)
-	}
-	for _, command := range []string{"ADD", "DEL", "VERSION"} {
-		c := call{command: command, id: "a", stdin: `printf %s "$0"`}
-		if command == "VERSION" {
-			c.env = []string{"CNI_PATH=/nowhere"}
-		}
-		if got := n.call(c); got.out != n.bin+"/host-local" {
-			t.Errorf("%s: called as %q", command, got.out)
-		}
-	}
-}
-
-// host-local is found in a relative CNI_PATH.
-func TestRelativePath(t *testing.T) {
-	for _, path := range []string{".", ":/nowhere", "./", "../" + filepath.Base(bin)} {
-		n := newTestNode(t)
-		for _, command := range []string{"ADD", "DEL"} {
-			cmd := n.command(call{command: command, id: "a", env: []string{"CNI_PATH=" + path}})
-			cmd.Dir = bin
-			if out, err := cmd.Output(); err != nil {
-				t.Errorf("%q: %s: %v: %s", path, command, err, out)
-			}
-		}
 	}
 }
 
@@ -230,9 +185,7 @@ func TestUnreadableResult(t *testing.T) {
 				t.Errorf("%s: %s: reserved: %v", stdout, program, left)
 			}
 			n.call(call{command: "DEL", id: "a"})
-			if err := os.Remove(filepath.Join(n.dataDir(), network, "last_reserved_ip.0")); err != nil {
-				t.Fatal(err)
-			}
+			n.mustRemove(n.file("last_reserved_ip.0"))
 		}
 		if results[0] != results[1] {
 			t.Errorf("%s: host-local %q, with the plugin %q", stdout, results[0], results[1])
@@ -246,12 +199,9 @@ func TestKilledWithHostLocal(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		n := newTestNode(t)
 		n.reserve(address(0), "other", 0)
-		held, err := os.OpenFile(filepath.Join(n.dataDir(), network, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-		if err := errors.Join(err, syscall.Flock(int(held.Fd()), syscall.LOCK_EX)); err != nil {
-			t.Fatal(err)
-		}
+		held, err := os.OpenFile(n.file("lock"), os.O_RDWR|os.O_CREATE, 0o600)
 		cmd := n.command(call{command: "ADD", id: "a"})
-		if err := cmd.Start(); err != nil {
+		if err := errors.Join(err, syscall.Flock(int(held.Fd()), syscall.LOCK_EX), cmd.Start()); err != nil {
 			t.Fatal(err)
 		}
 		cnitest.Until(n.t, "host-local waits for its lock", func() bool { return awaited(t, held) == 1 })
@@ -260,10 +210,7 @@ func TestKilledWithHostLocal(t *testing.T) {
 		}
 		_ = cmd.Wait() // killed
 		cnitest.Until(n.t, "it waits no more", func() bool { return awaited(t, held) == 0 })
-		if err := held.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if left := n.reserved(); len(left) != 1 {
+		if left := n.reserved(); held.Close() != nil || len(left) != 1 {
 			t.Errorf("%v: reserved: %v", signal, left)
 		}
 	}
@@ -272,47 +219,40 @@ func TestKilledWithHostLocal(t *testing.T) {
 // README's commands install the plugin in place, also a second time and after a package has updated
 // host-local, and restore the last host-local.
 func TestInstallInPlace(t *testing.T) {
-	dir, ours := t.TempDir(), "the plugin"
-	copyFile(t, filepath.Join(bin, "hostlocal-gc-ipam"), filepath.Join(dir, "built"))
-	hostLocal, readme := filepath.Join(dir, "host-local"), readmeText(t)
-	sh := func(line string) {
-		t.Helper()
-		blocks := strings.Split(readme, "```sh\n")
-		at := slices.IndexFunc(blocks, func(b string) bool { return strings.Contains(b, line) })
-		block, _, _ := strings.Cut(blocks[at], "```")
+	dir := t.TempDir()
+	hostLocal := filepath.Join(dir, "host-local")
+	const install, back = "host-local.new", "mv host-local.real host-local"
+	const first, second = "#!/bin/sh\n# the first\n", "#!/bin/sh\n# of an upgrade of the CNI plugins\n"
+	for _, row := range []struct {
+		reason, before, command string
+		want                    []string // host-local, where the plugin is empty, and host-local.real
+	}{
+		{"installed", first, install, []string{"", first}},
+		{"installed a second time", "", install, []string{"", first}},
+		{"installed once more after an upgrade of the CNI plugins", second, install, []string{"", second}},
+		{"gone back", "", back, []string{second}},
+		{"there is nothing to go back from", "", back, []string{second}},
+	} {
+		if row.before != "" {
+			mustWrite(t, hostLocal, row.before)
+		}
+		blocks := strings.Split(readmeText(t), "```sh\n")
+		block, _, _ := strings.Cut(blocks[slices.IndexFunc(blocks, func(b string) bool { return strings.Contains(b, row.command) })], "```")
 		cmd := exec.Command("sh", "-ec", strings.ReplaceAll(block, "/opt/cni/bin", dir))
 		cmd.Dir = bin // the build directory
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", block, err, out)
 		}
-	}
-	is := func(reason string, want ...string) {
-		t.Helper()
-		for i, file := range []string{hostLocal, hostLocal + ".real"}[:len(want)] {
+		for i, file := range []string{hostLocal, hostLocal + ".real"}[:len(row.want)] {
 			got, err := os.ReadFile(file)
 			if strings.HasPrefix(string(got), "\x7fELF") {
-				got = []byte(ours)
+				got = nil
 			}
-			if err != nil || string(got) != want[i] {
-				t.Errorf("%s is not what it was to be (%v): %s", filepath.Base(file), err, reason)
+			if err != nil || string(got) != row.want[i] {
+				t.Errorf("%s is not what it was to be (%v): %s", filepath.Base(file), err, row.reason)
 			}
 		}
 	}
-	const install, back = "host-local.new", "mv host-local.real host-local"
-	const first, second = "#!/bin/sh\n# the first\n", "#!/bin/sh\n# of an upgrade of the CNI plugins\n"
-	mustWrite(t, hostLocal, first)
-	sh(install)
-	is("installed", ours, first)
-	sh(install)
-	is("installed a second time", ours, first)
-	mustWrite(t, hostLocal, second)
-	sh(install)
-	is("installed once more after an upgrade of the CNI plugins", ours, second)
-	sh(back)
-	is("gone back", second)
-	mustWrite(t, hostLocal+".real", first)
-	sh(back)
-	is("there is nothing to go back from", second)
 }
 
 func readmeText(t *testing.T) string {

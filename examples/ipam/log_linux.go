@@ -6,23 +6,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-const (
-	// logTime is how long a finished ADD waits for its lines to be read.
-	logTime = 2 * time.Second
-	// maxLines limits the lines about single releases of a pass.
-	maxLines = 50
-)
+// maxLines limits the lines about single releases of a pass.
+const maxLines = 50
 
-// logReleases notes a line for each released reservation, up to maxLines. A line names the host
+// logReleases writes a line for each released reservation, up to maxLines. A line names the host
 // ports that were mapped to the container: no DEL removed portmap's rules, and they lead to the
 // address's next owner.
 func (r *request) logReleases(entries []gc.Entry) (released int) {
@@ -47,28 +40,10 @@ func (r *request) logReleases(entries []gc.Entry) (released int) {
 	return released
 }
 
+// logf writes a line to stderr, which libcni passes on to the runtime's if the plugin succeeds. All
+// lines of a pass fit into a pipe that nobody reads (pipe(7)).
 func (r *request) logf(format string, args ...any) {
-	r.lines = append(r.lines, fmt.Sprintf("hostlocal-gc-ipam: "+format+"\n", args...))
-}
-
-// flushLog writes the lines to stderr, which libcni passes on to the runtime's if the plugin
-// succeeds. It may be a pipe without a reader or with a slow one, which neither ends nor delays an
-// ADD: lines that are not read in time are lost.
-func (r *request) flushLog() {
-	if len(r.lines) == 0 {
-		return
-	}
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // else a write to a closed pipe would end the program
-	defer signal.Reset(syscall.SIGPIPE)
-	done := make(chan struct{})
-	go func() {
-		_, _ = os.Stderr.WriteString(strings.Join(r.lines, "")) // an error can't be reported
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(logTime):
-	}
+	_, _ = fmt.Fprintf(os.Stderr, "hostlocal-gc-ipam: "+format+"\n", args...) // an error can't be reported
 }
 
 // mappedPorts returns the host ports of an entry's attachment in libcni's caches.

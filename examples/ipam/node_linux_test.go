@@ -304,15 +304,3 @@ func (n *testNode) command(c call) *exec.Cmd {
 		"CNI_NETNS=/run/netns/" + c.id, "CNI_IFNAME=" + c.ifName, "CNI_ARGS=" + c.args}, c.env...)
 	return cmd
 }
-
-// copyFile copies a program.
-func copyFile(t testing.TB, from, to string, more ...byte) {
-	t.Helper()
-	content, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(to, append(content, more...), 0o755); err != nil {
-		t.Fatal(err)
-	}
-}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -94,17 +95,12 @@ func (r *request) answer(p *pass, why failure, ip netip.Addr) (again bool) {
 
 // describe summarizes a pass in one sentence.
 func (r *request) describe(p *pass, report *gc.Report) string {
-	counts, reasons := make(map[gc.Reason]int), []gc.Reason{}
+	counts, parts := make(map[gc.Reason]int), []string{}
 	for i := range p.entries {
-		why := p.entries[i].Reason
-		if counts[why]++; counts[why] == 1 {
-			reasons = append(reasons, why)
-		}
+		counts[p.entries[i].Reason]++
 	}
-	slices.Sort(reasons)
-	parts := make([]string, len(reasons))
-	for i, why := range reasons {
-		parts[i] = fmt.Sprintf("%d %s (%s)", counts[why], why.Verdict(), why)
+	for _, why := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d %s (%s)", counts[why], why.Verdict(), why))
 	}
 	if counts[gc.ContainerLive]+counts[gc.AddressClaimed]+counts[gc.SiblingInUse] == len(p.entries) {
 		return fmt.Sprintf("all %d reservations in network %s are in use: its range is too small", len(p.entries), r.conf.network)

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/ipam/internal/front"
@@ -48,7 +50,8 @@ func (r *request) files() int {
 // of the passes in its details.
 func retry(add *front.ADD) {
 	r := &request{began: time.Now(), add: add}
-	defer r.flushLog()
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // else a log that nobody reads would end the program
+	defer signal.Reset(syscall.SIGPIPE)
 	var err error
 	if r.conf, err = parseConfig(add.Stdin); err == nil {
 		r.own, r.store = ownADD(r.conf.network), hostlocal.New(r.conf.dataDir)
@@ -97,7 +100,6 @@ type request struct {
 	store  *hostlocal.Store
 	source podsource.Source
 	said   []string // for the details of the error
-	lines  []string // of the log
 }
 
 // removeCause removes the cause of a failure if it can, and reports whether another try is

@@ -46,8 +46,8 @@ func (r *request) sharedPass(ctx context.Context, why failure, ip netip.Addr) (a
 	if err != nil {
 		return false, err
 	}
-	defer lock.unlock()
-	last := lock.read()
+	defer func() { _ = lock.Close() }() // this unlocks it
+	last := readResult(lock)
 	switch began := time.Duration(r.add.Began); {
 	case last.Released > 0 && last.End >= began:
 		return true, nil
@@ -65,8 +65,8 @@ func (r *request) sharedPass(ctx context.Context, why failure, ip netip.Addr) (a
 	if err != nil { // it would fail for all who wait
 		p.text = r.explain(err)
 	}
-	now := result{lock.boot, last.Passes + 1, begin, sinceBoot(), time.Now(), p.released, p.text}
-	if err := lock.write(&now); err != nil {
+	now := result{last.BootID, last.Passes + 1, begin, sinceBoot(), time.Now(), p.released, p.text}
+	if err := writeResult(lock, &now); err != nil {
 		r.logf("noting the result of a pass over network %s for other ADDs: %v", r.conf.network, err)
 	}
 	if p.released > 0 {
@@ -101,86 +101,45 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// A passLock is the lock for shared passes over a network, with the last one's result in its file,
-// <data dir>/.<network>.gc.
-type passLock struct {
-	file *os.File
-	boot string
-}
-
-// lockPasses waits for the lock. If the file system has no room for its file, it locks the data
-// directory instead, without a result: the releases make room.
-func lockPasses(ctx context.Context, conf *config) (*passLock, error) {
+// lockPasses waits for the lock for shared passes over a network, with the last one's result in its
+// file, <data dir>/.<network>.gc. If the file is removed meanwhile, those that wait for it share their
+// passes, and those that come later theirs. It follows no link, and a pipe does not block it.
+func lockPasses(ctx context.Context, conf *config) (*os.File, error) {
 	path := filepath.Join(conf.dataDir, "."+conf.network+".gc")
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return nil, fmt.Errorf("reading the boot's ID: %w", err)
-	}
-	for {
-		file, err := openLock(path)
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-			path = conf.dataDir
-			file, err = os.Open(path)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("opening the lock under which network %s is searched for leaks: %w", conf.network, err)
-		}
-		locked := make(chan error, 1)
-		go func() { locked <- syscall.Flock(int(file.Fd()), syscall.LOCK_EX) }()
-		select {
-		case err = <-locked:
-		case <-ctx.Done(): // the waiting thread ends with this process, and does nothing under the lock
-			return nil, fmt.Errorf("waiting for another ADD's pass over network %s: %w", conf.network, ctx.Err())
-		}
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), file.Close())
-		}
-		there, err := os.Stat(path) // openLock follows no link in the last element
-		mine, mineErr := file.Stat()
-		if err == nil && mineErr == nil && os.SameFile(there, mine) {
-			return &passLock{file, strings.TrimSpace(string(boot))}, nil
-		}
-		_ = file.Close() // the file was removed meanwhile, and others lock a new one
-	}
-}
-
-// openLock opens the lock's file, and creates it if there is none. It follows no link, and a pipe
-// does not block it.
-func openLock(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("opening the lock under which network %s is searched for leaks: %w", conf.network, err)
 	}
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file; remove it", path)
+	locked := make(chan error, 1)
+	go func() { locked <- syscall.Flock(int(file.Fd()), syscall.LOCK_EX) }()
+	select {
+	case err = <-locked:
+	case <-ctx.Done(): // the waiting thread ends with this process, and does nothing under the lock
+		return nil, fmt.Errorf("waiting for another ADD's pass over network %s: %w", conf.network, ctx.Err())
 	}
 	if err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), file.Close())
 	}
 	return file, nil
 }
 
-func (l *passLock) unlock() { _ = l.file.Close() }
-
-// read returns the last result. It is empty if it is of another boot, from the future, or torn
-// because its writer was killed.
-func (l *passLock) read() (last result) {
-	text, err := io.ReadAll(io.NewSectionReader(l.file, 0, 64<<20))
-	if err == nil {
-		err = json.Unmarshal(text, &last)
-	}
-	if err != nil || last.BootID != l.boot || last.Begin > last.End || last.End > sinceBoot() {
-		return result{}
+// readResult returns the last result. It is empty, but for the ID of this boot, if it is of another boot, from
+// the future, or torn because its writer was killed.
+func readResult(lock *os.File) (last result) {
+	text, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // after an error all boots seem to be one
+	boot := strings.TrimSpace(string(text))
+	err := json.NewDecoder(io.NewSectionReader(lock, 0, 64<<20)).Decode(&last)
+	if err != nil || last.BootID != boot || last.Begin > last.End || last.End > sinceBoot() {
+		return result{BootID: boot}
 	}
 	return last
 }
 
-// write replaces the result.
-func (l *passLock) write(now *result) error {
+// writeResult replaces the result.
+func writeResult(lock *os.File, now *result) error {
 	text, err := json.Marshal(now)
-	if err = errors.Join(err, l.file.Truncate(0)); err == nil {
-		_, err = l.file.WriteAt(append(text, '\n'), 0)
+	if err = errors.Join(err, lock.Truncate(0)); err == nil {
+		_, err = lock.WriteAt(append(text, '\n'), 0)
 	}
 	return err
 }

@@ -5,11 +5,13 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,7 +23,7 @@ import (
 
 // concurrently executes an ADD for each of many containers at once. It returns the addresses of the
 // successful ones, and the errors of the others.
-func (n *testNode) concurrently(count int, name, ipam string) (held map[string]netip.Addr, errs []error, took time.Duration) {
+func (n *testNode) concurrently(count int, name, ipam string) (held map[string]netip.Addr, errs []error) {
 	held = make(map[string]netip.Addr)
 	for i := range count {
 		n.Make(fmt.Sprint(name, i))
@@ -43,9 +45,8 @@ func (n *testNode) concurrently(count int, name, ipam string) (held map[string]n
 		})
 	}
 	all.Wait()
-	took = time.Since(begun)
-	n.t.Logf("%s: %d of %d ADDs succeeded in %v", ipam, len(held), count, took.Round(time.Millisecond))
-	return held, errs, took
+	n.t.Logf("%s: %d of %d ADDs succeeded in %v", ipam, len(held), count, time.Since(begun).Round(time.Millisecond))
+	return held, errs
 }
 
 // busy keeps every processor busy with two loops until the end of the test.
@@ -66,29 +67,41 @@ func busy(t *testing.T) {
 // On a full network whose reservations all leaked, as many of many concurrent ADDs succeed as with
 // host-local on an empty one, each with an address of its own, however busy the node is.
 func TestHazard99ManyADDsOnLeaks(t *testing.T) {
-	count := 200
-	if testing.Short() {
-		count = 60
+	count, large, leaks := 200, "10.9.0.0/16", 1<<16-3
+	if testing.Short() { // the nightly run has all
+		count, large, leaks = 60, "10.9.0.0/21", 1<<11-3
 	}
-	for _, load := range []bool{false, true} {
-		t.Run(fmt.Sprintf("busy %t", load), func(t *testing.T) {
+	for _, row := range []struct {
+		reason string
+		subnet string
+		leaks  int
+		load   bool
+	}{
+		{"quiet", "10.9.0.0/24", addresses, false},
+		{"busy", "10.9.0.0/24", addresses, true},
+		{"a large network", large, leaks, false},
+	} {
+		t.Run(row.reason, func(t *testing.T) {
 			bare, n := newTestNode(t), newTestNode(t)
-			if load {
+			if row.load {
 				busy(t)
 			}
-			want, _, _ := bare.concurrently(count, "bare", "host-local")
+			n.subnet = row.subnet
+			want, _ := bare.concurrently(count, "bare", "host-local")
 			for id := range want {
 				if err := bare.delAs(id, "host-local"); err != nil {
 					t.Error(err)
 				}
 			}
-			n.fill(old)
-			held, errs, _ := n.concurrently(count, "many", "hostlocal-gc-ipam")
+			for i := range row.leaks {
+				n.reserve(fmt.Sprintf("10.9.%d.%d", (i+2)>>8, (i+2)&255), fmt.Sprint("gone", i), old)
+			}
+			held, errs := n.concurrently(count, "many", "hostlocal-gc-ipam")
 			if len(held) < len(want) {
 				t.Errorf("%d ADDs succeeded, and with host-local %d; among the errors: %v", len(held), len(want), errs[:min(3, len(errs))])
 			}
-			if passes := n.result().Passes; passes > 3 {
-				t.Errorf("%d passes", passes)
+			if passes, left := n.result().Passes, len(n.reserved()); passes > 3 || left != len(held) {
+				t.Errorf("%d passes, %d reservations are left", passes, left)
 			}
 			n.keeps(held)
 		})
@@ -102,7 +115,8 @@ func TestManyADDsWithoutALeak(t *testing.T) {
 	for i := range addresses {
 		n.reserve(address(i), "no container ID", old) // malformed, and so kept for ever
 	}
-	held, errs, took := n.concurrently(40, "many", "hostlocal-gc-ipam")
+	begun := time.Now()
+	held, errs := n.concurrently(40, "many", "hostlocal-gc-ipam")
 	if len(held) > 0 || len(n.reserved()) != addresses {
 		t.Errorf("%d ADDs succeeded, %d reservations are left", len(held), len(n.reserved()))
 	}
@@ -115,13 +129,13 @@ func TestManyADDsWithoutALeak(t *testing.T) {
 			shared++
 		}
 	}
-	if passes := n.result().Passes; shared == 0 || passes > 1+int(took/passPause) {
+	if passes, took := n.result().Passes, time.Since(begun); shared == 0 || passes > 1+int(took/passPause) {
 		t.Errorf("%d ADDs used the answer of another, %d passes in %v", shared, passes, took)
 	}
 }
 
 // lock takes the lock for passes, as another ADD does.
-func (n *testNode) lock() *passLock {
+func (n *testNode) lock() *os.File {
 	n.t.Helper()
 	lock, err := lockPasses(n.t.Context(), &config{network: network, dataDir: n.dataDir()})
 	if err != nil {
@@ -156,12 +170,12 @@ func TestUsesTheResultOfAnother(t *testing.T) {
 		for _, args := range []string{"", "IgnoreUnknown=1;IP=" + address(0)} {
 			go func() { ended <- n.call(call{command: "ADD", id: "a" + args[:min(1, len(args))], args: args}) }()
 		}
-		cnitest.Until(n.t, "the plugins wait for the lock", func() bool { return awaited(t, lock.file) == 2 })
-		now := sinceBoot()
-		if err := lock.write(&result{BootID: lock.boot + row.boot, Begin: now + row.begin, End: now + row.end, Released: row.released, Text: "nothing"}); err != nil {
+		cnitest.Until(n.t, "the plugins wait for the lock", func() bool { return awaited(t, lock) == 2 })
+		last, now := readResult(lock), sinceBoot()
+		last = result{BootID: last.BootID + row.boot, Begin: now + row.begin, End: now + row.end, Released: row.released, Text: "nothing"}
+		if err := errors.Join(writeResult(lock, &last), lock.Close()); err != nil {
 			t.Fatal(err)
 		}
-		lock.unlock()
 		for _, got := range []outcome{<-ended, <-ended} {
 			if got.code == 0 || !strings.Contains(got.out, row.want) {
 				t.Errorf("%s: %s", row.reason, got.out)
@@ -173,101 +187,52 @@ func TestUsesTheResultOfAnother(t *testing.T) {
 	}
 }
 
-// An address that a DEL frees while an ADD waits is used, although the pass releases nothing. If
-// host-local is killed in that try, there is an error.
-func TestFreedMeanwhile(t *testing.T) {
-	for _, killed := range []bool{false, true} {
+// What happens while an ADD waits for another's pass, whose lock is in a file that is removed.
+func TestWhileItWaits(t *testing.T) {
+	for _, row := range []struct {
+		reason, gc string
+		age        time.Duration // of the leaks
+		hostLocal  string        // the beginning of a script that ends with the real one
+		meanwhile  func(n *testNode, parent *os.Process) error
+		want       string
+	}{
+		{"a DEL frees an address, and the pass nothing", "", 0, "", func(n *testNode, _ *os.Process) error {
+			return os.Remove(n.file(address(0)))
+		}, `"address": "10.9.0.2/24"`},
+		{"the same, and then host-local is killed", "", 0, "test -e FREED || kill -9 $$; ", func(n *testNode, _ *os.Process) error {
+			return os.Remove(n.file(address(0)))
+		}, "signal: killed"},
+		{"its own time ends", `"timeout":"1s",`, old, "", nil, "waiting for another ADD's pass"},
+		{"its parent ends, and nobody would read the address", "", old, "", func(_ *testNode, parent *os.Process) error {
+			return parent.Kill()
+		}, "the plugin that asked for an address has ended"},
+		{"the other ADD ends, and this one makes a pass", "", old, "", func(*testNode, *os.Process) error { return nil }, `"address": "10.9.0.2/24"`},
+	} {
 		n := newTestNode(t)
-		n.fill(0)
+		n.fill(row.age)
+		n.gc = strings.Replace(n.gc, "{", "{"+row.gc, 1)
 		n.installIn(t.TempDir(), "hostlocal-gc-ipam")
-		lock := n.lock()
-		ended := make(chan outcome)
-		mustWrite(t, n.bin+"/host-local", fmt.Sprintf("#!/bin/sh\nif %t && test ! -e %s; then kill -9 $$; fi; exec %s/host-local\n", killed, n.file(address(0)), bin))
-		go func() { ended <- n.call(call{command: "ADD", id: "a"}) }()
-		cnitest.Until(n.t, "the plugin waits for the lock", func() bool { return awaited(t, lock.file) == 1 })
-		n.mustRemove(n.file(address(0)))
-		lock.unlock()
-		if got := <-ended; (got.code == 0) == killed || killed != strings.Contains(errorMessage([]byte(got.out)), "killed") {
-			t.Errorf("killed: %t, code %d: %s", killed, got.code, got.out)
+		mustWrite(t, n.bin+"/host-local", "#!/bin/sh\n"+strings.ReplaceAll(row.hostLocal, "FREED", n.file(address(0)))+"exec "+bin+"/host-local\n")
+		n.write(n.dir+"/conf", n.config(), 0)
+		lock, out := n.lock(), filepath.Join(n.dir, "out")
+		parent := n.command(call{command: "ADD", id: "a", program: "/bin/sh"})
+		parent.Args = []string{"sh", "-c", fmt.Sprintf("%s/hostlocal-gc-ipam <%s >%s & wait", n.bin, n.dir+"/conf", out)}
+		if err := parent.Start(); err != nil {
+			t.Fatal(err)
 		}
-	}
-}
-
-// An ADD waits for another's pass until its own time is over. A lock file that was removed meanwhile
-// is ignored: others have made and locked a new one. A plugin whose parent has ended does not try
-// again: nobody would read the address.
-func TestWaits(t *testing.T) {
-	n := newTestNode(t)
-	n.fill(old)
-	removed := n.lock()
-	out := filepath.Join(n.dir, "out")
-	n.write(n.dir+"/conf", n.config(), 0)
-	orphan := n.command(call{command: "ADD", id: "orphan", program: "/bin/sh"})
-	orphan.Args = []string{"sh", "-c", fmt.Sprintf("%s/hostlocal-gc-ipam <%s >%s & wait", n.bin, n.dir+"/conf", out)}
-	if err := orphan.Start(); err != nil {
-		t.Fatal(err)
-	}
-	cnitest.Until(t, "the plugin waits for the lock", func() bool { return awaited(t, removed.file) == 1 })
-	if err := errors.Join(orphan.Process.Kill(), os.Remove(removed.file.Name())); err != nil {
-		t.Fatal(err)
-	}
-	_ = orphan.Wait() // killed
-	current := n.lock()
-	removed.unlock()
-	cnitest.Until(t, "the plugin waits for the new lock", func() bool { return awaited(t, current.file) == 1 })
-	long := n.gc
-	n.gc = strings.Replace(n.gc, "{", `{"timeout":"1s",`, 1)
-	if got := n.call(call{command: "ADD", id: "late"}); got.code == 0 || !strings.Contains(got.out, "waiting for another ADD's pass") {
-		t.Errorf("code %d: %s", got.code, got.out)
-	}
-	n.gc = long
-	current.unlock()
-	var said []byte
-	cnitest.Until(t, "the orphan has said something", func() bool { said, _ = os.ReadFile(out); return len(said) > 0 })
-	if left := n.reserved(); !strings.Contains(string(said), "the plugin that asked for an address has ended") || len(left) > 0 {
-		t.Errorf("it said %s; reserved: %v", said, left)
-	}
-}
-
-// A network recovers even if there is no room for the lock's file: the releases make room.
-func TestNoRoomForTheLock(t *testing.T) {
-	n := newTestNode(t)
-	mustMkdir(t, n.dataDir())
-	// The root, the network's directory, host-local's lock and its note of the last address.
-	if err := syscall.Mount("small", n.dataDir(), "tmpfs", 0, fmt.Sprintf("nr_inodes=%d", addresses+4)); err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := syscall.Unmount(n.dataDir(), syscall.MNT_DETACH); err != nil {
-			t.Error(err)
+		cnitest.Until(t, "the plugin waits for the lock", func() bool { return awaited(t, lock) == 1 })
+		if row.meanwhile != nil {
+			if err := errors.Join(row.meanwhile(n, parent.Process), os.Remove(lock.Name()), lock.Close()); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}()
-	for _, name := range []string{"lock", "last_reserved_ip.0"} {
-		n.write(filepath.Join(n.dataDir(), network, name), "", 0)
-	}
-	n.fill(old)
-	if err := os.WriteFile(filepath.Join(n.dataDir(), "more"), nil, 0o600); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatalf("the test is of no use: %v", err)
-	}
-	if got := n.call(call{command: "ADD", id: "a"}); got.code != 0 {
-		t.Error(got.out)
-	}
-}
-
-// A whole /16 of leaks heals, beside ADDs of other containers.
-func TestWholeSixteen(t *testing.T) {
-	n := newTestNode(t)
-	n.subnet = "10.9.0.0/16"
-	count := 1<<16 - 3
-	if testing.Short() { // the nightly run has all
-		n.subnet, count = "10.9.0.0/21", 1<<11-3
-	}
-	for i := range count {
-		n.reserve(fmt.Sprintf("10.9.%d.%d", (i+2)>>8, (i+2)&255), fmt.Sprintf("gone%d", i), old)
-	}
-	held, errs, took := n.concurrently(8, "many", "hostlocal-gc-ipam")
-	if len(held) != 8 || len(n.reserved()) > 8 {
-		t.Errorf("in %v %d ADDs succeeded, %d reservations are left: %v", took, len(held), len(n.reserved()), errs)
+		_ = parent.Wait() // it may be killed
+		var said []byte
+		cnitest.Until(t, "the plugin has said something", func() bool { said, _ = os.ReadFile(out); return len(said) > 0 })
+		if left, gave := n.reserved(), strings.Contains(row.want, "address\""); !strings.Contains(string(said), row.want) || slices.Contains(slices.Collect(maps.Values(left)), "a") != gave {
+			t.Errorf("%s: it said %s; reserved: %v", row.reason, said, left)
+		}
+		_ = lock.Close() // it may be closed
 	}
 }
 

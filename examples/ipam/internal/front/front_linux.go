@@ -82,8 +82,7 @@ func run(command string) (*ADD, error) {
 // find finds host-local: the first program of that name that is not this one, in the directories of
 // CNI_PATH and then in that under which this program was called and in its own, which differ if it is
 // a link, or else the first program called host-local.real there. For VERSION runtimes set a
-// CNI_PATH without plugins. It reports whether this process was itself
-// executed in the place of host-local.
+// CNI_PATH without plugins. It reports whether this process was itself executed in the place of host-local.
 func (a *ADD) find() (copied bool, err error) {
 	var text [4096]byte
 	n, err := syscall.Readlink("/proc/self/exe", text[:])
@@ -102,7 +101,6 @@ func (a *ADD) find() (copied bool, err error) {
 	a.env = slices.DeleteFunc(syscall.Environ(), func(v string) bool { return len(v) > len(mark) && v[:len(mark)+1] == mark+"=" })
 	a.env = append(a.env, mark+"="+self+":"+marked)
 	dirs := append(split(cniPath), dirOf(calledAs(self)), dirOf(self))
-	unfit := ""
 	for _, name := range []string{plainName, realName} {
 		for _, dir := range dirs {
 			a.path = dir + "/" + name
@@ -110,20 +108,14 @@ func (a *ADD) find() (copied bool, err error) {
 				a.path = "./" + name // never searched in PATH
 			}
 			info := stat(a.path)
-			switch {
-			case info.Ino == 0, slices.ContainsFunc(seen, func(s syscall.Stat_t) bool { return same(s, info) }):
-			case info.Mode&syscall.S_IFMT == syscall.S_IFREG && info.Mode&0o111 != 0:
+			known := slices.ContainsFunc(seen, func(s syscall.Stat_t) bool { return same(s, info) })
+			if !known && info.Mode&syscall.S_IFMT == syscall.S_IFREG && info.Mode&0o111 != 0 {
 				return copied, nil
-			default:
-				unfit += " and " + a.path
 			}
 		}
 	}
-	if unfit != "" {
-		return false, errors.New("hostlocal-gc-ipam found no host-local that can be executed: no executable file is" + unfit[len(" and"):])
-	}
-	return false, errors.New("hostlocal-gc-ipam found only itself, and no other host-local, in " + cniPath + ":" + dirs[len(dirs)-1] +
-		": install the real one there, as " + plainName + " or as " + realName)
+	return false, errors.New("hostlocal-gc-ipam found no host-local that can be executed, except for itself, in " + cniPath + ":" +
+		dirs[len(dirs)-1] + ": install the real one there, as " + plainName + " or as " + realName)
 }
 
 // calledAs returns the path under which this program was called (proc(5), /proc/<pid>/cmdline), or
