@@ -38,37 +38,16 @@ type settings struct {
 	CacheDirs []string `json:"cacheDirs"`
 	Nested    bool     `json:"nested"`
 	// Timeout is the time of an ADD, and of a pass, such as "4m": what the runtime gives it.
-	Timeout duration `json:"timeout"`
+	Timeout string `json:"timeout"`
 }
 
 // defaultTimeout is how long the call lasts with which kubelet has a sandbox made, and the ADD with
 // it: twice its runtimeRequestTimeout of two minutes (Kubernetes 1.34, cri-client RunPodSandbox).
 // containerd has no other limit (containerd#9627), CRI-O one of five minutes, nerdctl none.
-const defaultTimeout = 4 * time.Minute
-
-// A duration is written as text in JSON.
-type duration struct{ time.Duration }
-
-func (d *duration) UnmarshalText(text []byte) (err error) {
-	if d.Duration, err = time.ParseDuration(string(text)); err == nil && (d.Duration < time.Second || d.Duration > time.Hour) {
-		err = errors.New("the timeout must be from 1s to 1h")
-	}
-	return err
-}
+const defaultTimeout = "4m"
 
 // settingsFile is the name of the file beside this program.
 const settingsFile = "hostlocal-gc-ipam.json"
-
-// decodeSettings refuses unknown keys: a cache directory that is not read could cost a container
-// its address.
-func decodeSettings(text []byte, s *settings) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(s); err != nil {
-		return fmt.Errorf(`%w; it must be an object, which may have "cacheDirs", "nested" and "timeout"`, err)
-	}
-	return nil
-}
 
 // knownCacheDirs are directories in which libcni keeps results: its default, which containerd,
 // CRI-O and all users of go-cni keep, and that of Multus.
@@ -103,23 +82,29 @@ func parseConfig(text []byte) (*config, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	own, dirs := settings{Timeout: duration{defaultTimeout}}, slices.Clone(knownCacheDirs)
+	own, dirs := settings{Timeout: defaultTimeout}, slices.Clone(knownCacheDirs)
 	for _, from := range []struct {
 		name string
 		text []byte
 	}{{path, file}, {`"gc" in the "ipam" of network ` + whole.Name, whole.IPAM.GC}} {
 		if own.CacheDirs = nil; len(from.text) > 0 {
-			if err := decodeSettings(from.text, &own); err != nil {
-				return nil, fmt.Errorf("reading the settings in %s: %w", from.name, err)
+			d := json.NewDecoder(bytes.NewReader(from.text))
+			d.DisallowUnknownFields() // a cache directory that is not read could cost a container its address
+			if err := d.Decode(&own); err != nil {
+				return nil, fmt.Errorf(`reading the settings in %s: %w; it must be an object of "cacheDirs", "nested" and "timeout"`, from.name, err)
 			}
 		}
 		dirs = append(dirs, own.CacheDirs...)
+	}
+	timeout, err := time.ParseDuration(own.Timeout)
+	if err != nil || timeout < time.Second || timeout > time.Hour {
+		return nil, fmt.Errorf(`reading the settings: the "timeout" %q is not from 1s to 1h`, own.Timeout)
 	}
 	if !hostlocal.ValidName(whole.Name) {
 		return nil, fmt.Errorf("reading the network configuration: %q is not the name of a CNI network", whole.Name)
 	}
 	return &config{
 		network: whole.Name, plugin: whole.Type, dataDir: cmp.Or(whole.IPAM.DataDir, hostlocal.DefaultDataDir),
-		cacheDirs: dirs, nested: own.Nested, timeout: own.Timeout.Duration,
+		cacheDirs: dirs, nested: own.Nested, timeout: timeout,
 	}, nil
 }

@@ -50,11 +50,6 @@ func (r *request) logf(format string, args ...any) {
 func (r *request) mappedPorts(e *gc.Entry) string {
 	var ports []string
 	for _, dir := range r.conf.cacheDirs {
-		path := filepath.Join(dir, e.Network+"-"+e.ContainerID+"-"+e.IfName)
-		info, err := os.Lstat(path)
-		if err != nil || !info.Mode().IsRegular() || info.Size() > 4<<20 {
-			continue
-		}
 		var record struct {
 			CapabilityArgs struct {
 				PortMappings []struct {
@@ -63,7 +58,7 @@ func (r *request) mappedPorts(e *gc.Entry) string {
 				}
 			}
 		}
-		text, err := os.ReadFile(path)
+		text, err := os.ReadFile(filepath.Join(dir, e.Network+"-"+e.ContainerID+"-"+e.IfName))
 		if err != nil || json.Unmarshal(text, &record) != nil {
 			continue
 		}

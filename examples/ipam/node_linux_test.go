@@ -7,13 +7,16 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +28,31 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
+
+// bin contains hostlocal-gc-ipam, host-local, the main plugins, flannel, Multus, and two programs
+// of testdata.
+var bin = cnitest.Bin()
+
+// The first thread represents the process in /proc, and process 1 shows the node's network
+// namespace. The main goroutine must stay on that thread.
+func init() { runtime.LockOSThread() } //nolint:gochecknoinits // in main it would be too late
+
+func TestMain(m *testing.M) {
+	os.Exit(cnitest.Main(m, map[string]string{
+		"hostlocal-gc-ipam": ".",
+		"bridge":            cnitest.Plugins + "main/bridge",
+		"macvlan":           cnitest.Plugins + "main/macvlan",
+		"host-local":        cnitest.Plugins + "ipam/host-local",
+	}, []cnitest.Tool{cnitest.Multus, cnitest.Flannel}, startContainer))
+}
+
+// startContainer starts a process in a child PID namespace, which shows that this is a node (netns,
+// Options.Nested). It ends with the first process of the tests.
+func startContainer() error {
+	container := exec.Command("sleep", "infinity")
+	container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	return container.Start()
+}
 
 // network is the tests' network, with 253 addresses for containers: the bridge has .1.
 const (
@@ -59,21 +87,10 @@ func newTestNode(t testing.TB) *testNode {
 	n.cni = cnitest.Runtime(n.bin, filepath.Dir(n.cacheDir()), n.log)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("what plugins said:\n%s", n.said())
+			t.Logf("what plugins said:\n%s", n.log.String())
 		}
 	})
 	return n
-}
-
-// said returns the plugins' output without the lines of single releases.
-func (n *testNode) said() string {
-	var lines []string
-	for line := range strings.Lines(n.log.String()) {
-		if !strings.Contains(line, ": released ") {
-			lines = append(lines, line)
-		}
-	}
-	return strings.Join(lines, "")
 }
 
 func (n *testNode) cacheDir() string { return filepath.Join(n.dir, "cache", "results") }
@@ -97,8 +114,12 @@ func (n *testNode) inner(ipam string) string {
 
 // list returns a runtime's configuration with the given IPAM plugin.
 func (n *testNode) list(ipam string) *libcni.NetworkConfigList {
+	return n.parse(fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":%q,"plugins":[{%s}]}`, network, n.inner(ipam)))
+}
+
+func (n *testNode) parse(text []byte) *libcni.NetworkConfigList {
 	n.t.Helper()
-	list, err := libcni.NetworkConfFromBytes(fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":%q,"plugins":[{%s}]}`, network, n.inner(ipam)))
+	list, err := libcni.NetworkConfFromBytes(text)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -205,35 +226,17 @@ func (n *testNode) reserved() map[string]string {
 }
 
 // hide removes the address from a namespace, as gVisor and VFIO do.
-func (n *testNode) hide(id string) {
+func (n *testNode) hide(id string, ip netip.Addr) {
 	n.t.Helper()
-	err := ns.WithNetNSPath("/run/netns/"+id, func(ns.NetNS) error {
-		link, err := netlink.LinkByName("eth0")
-		if err != nil {
+	if err := ns.WithNetNSPath(cnitest.NetNS(id), func(ns.NetNS) error {
+		link, linkErr := netlink.LinkByName("eth0")
+		addr, err := netlink.ParseAddr(ip.String() + "/24")
+		if err := errors.Join(linkErr, err); err != nil {
 			return err
 		}
-		addrs, err := netlink.AddrList(link, netlink.FAMILY_V4)
-		for i := range addrs {
-			if err := netlink.AddrDel(link, &addrs[i]); err != nil {
-				return err
-			}
-		}
-		return err
-	})
-	if err != nil {
+		return netlink.AddrDel(link, addr)
+	}); err != nil {
 		n.t.Fatalf("removing the address of %s: %v", id, err)
-	}
-}
-
-// removeLinks removes the existing interfaces among names.
-func removeLinks(t testing.TB, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		if link, err := netlink.LinkByName(name); err == nil {
-			if err := netlink.LinkDel(link); err != nil {
-				t.Errorf("removing %s: %v", name, err)
-			}
-		}
 	}
 }
 

@@ -206,9 +206,6 @@ func statOf(pid string) (parent string, started time.Duration) {
 	if len(fields) < 20 {
 		return "", sinceBoot()
 	}
-	ticks, err := strconv.ParseInt(fields[19], 10, 64)
-	if err != nil {
-		return fields[1], sinceBoot()
-	}
+	ticks, _ := strconv.ParseInt(fields[19], 10, 64) // it is a number
 	return fields[1], time.Duration(ticks) * 10 * time.Millisecond
 }

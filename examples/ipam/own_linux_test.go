@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,48 +32,49 @@ const (
 // Here the first start succeeds, with and without a requested address, even if the reservation is
 // seconds old.
 func TestStartsAgain(t *testing.T) {
-	for _, ip := range []string{"", "10.9.0.77"} {
+	for ip, want := range map[string]string{"": twice, "10.9.0.77": notFree} {
 		t.Run("requested "+ip, func(t *testing.T) {
 			n := newTestNode(t)
-			rt, want := n.of(container), twice
+			rt := n.of(container)
 			if ip != "" {
-				rt.Args, want = [][2]string{{"IgnoreUnknown", "1"}, {"IP", ip}}, notFree
+				rt.Args = [][2]string{{"IgnoreUnknown", "1"}, {"IP", ip}}
 			}
-			n.mustAdd("other")
 			n.Make(container)
-			if _, err := n.addAs(rt, "hostlocal-gc-ipam"); err != nil {
+			_, err := n.addAs(rt, "hostlocal-gc-ipam")
+			if err != nil {
 				t.Fatal(err)
 			}
-			n.Remove("other") // the power loss
+			var got netip.Addr
 			for _, ipam := range []string{"host-local", "hostlocal-gc-ipam"} {
-				n.Remove(container) // bridge leaves its interface after a failure of IPAM
+				n.Remove(container) // the power loss, and bridge leaves its interface after a failure of IPAM
 				n.Make(container)
-				got, err := n.addAs(rt, ipam)
-				switch {
-				case ipam == "host-local":
-					if err == nil || !strings.Contains(err.Error(), want) {
-						t.Fatalf("the test is of no use: host-local alone says %v", err)
-					}
-				case err != nil || ip != "" && got.String() != ip:
-					t.Errorf("requested %q, got %v, %v", ip, got, err)
-				default:
-					n.keeps(map[string]netip.Addr{container: got})
+				if got, err = n.addAs(rt, ipam); ipam == "host-local" && (err == nil || !strings.Contains(err.Error(), want)) {
+					t.Fatalf("the test is of no use: host-local alone says %v", err)
 				}
 			}
-			if reserved := n.reserved(); len(reserved) != 2 {
-				t.Errorf("reserved %v, want the new one and the other container's", reserved)
+			if err != nil || ip != "" && got.String() != ip || len(n.reserved()) != 1 {
+				t.Errorf("requested %q, got %v, %v, reserved: %v", ip, got, err, n.reserved())
 			}
+			n.keeps(map[string]netip.Addr{container: got})
 		})
 	}
 }
 
-// The address that a container has is kept if something may be using it, and else given up at once.
-// In the rows with "vfio" the namespace shows no address.
+// The address that a container has is kept if something may be using it, and else given up at once. Its
+// reservations for another interface or network stay, however old they are. A requested address of another
+// container is released by the rules of a pass, or its holder is named. In the rows with "vfio" the
+// namespace shows no address.
 func TestItsOwn(t *testing.T) {
 	in := func(netNS string) call { return call{env: []string{"CNI_NETNS=" + netNS}} }
 	elsewhere := func(n *testNode) call {
 		n.Make("again")
 		return in("/run/netns/again")
+	}
+	requested := func(n *testNode, holder string, age time.Duration) call { // its record proves the cache
+		n.reserve(address(0), holder, age)
+		n.record(holder, "/run/netns/"+holder, age)
+		n.reserve(address(9), "more", old) // releasing only this one would not help
+		return call{id: "a", args: "IgnoreUnknown=1;IP=" + address(0)}
 	}
 	others := func(n *testNode, age time.Duration) { // prove the cache
 		n.reserve(address(1), "other", age)
@@ -100,17 +102,17 @@ func TestItsOwn(t *testing.T) {
 		{"its record is torn", "bridge", func(n *testNode) call { n.write(n.recordFile(container), "{", 0); return call{} }, "which is damaged"},
 		{"another ADD of it is in flight", "bridge", func(n *testNode) call {
 			n.mustRemove(n.recordFile(container))
-			n.process("CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
+			n.process(0, "CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
 			return call{}
 		}, "serves it"},
 		{"an ancestor has another interface of it, as Multus' plugin", "bridge", func(n *testNode) call {
-			mustWrite(n.t.(*testing.T), n.dir+"/main", "#!/bin/sh\nCNI_IFNAME=eth0 "+n.bin+"/hostlocal-gc-ipam\nexit $?\n")
+			mustWrite(n.t, n.dir+"/main", "#!/bin/sh\nCNI_IFNAME=eth0 "+n.bin+"/hostlocal-gc-ipam\nexit $?\n")
 			n.mustRemove(n.recordFile(container))
 			return call{ifName: "net1", program: n.dir + "/main"}
 		}, ""},
 		{"a DEL of it is in flight", "bridge", func(n *testNode) call {
 			n.mustRemove(n.recordFile(container))
-			n.process("CNI_COMMAND=DEL", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
+			n.process(0, "CNI_COMMAND=DEL", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
 			return call{}
 		}, "serves it"},
 		{"the wrong cache, and another namespace", "vfio", func(n *testNode) call {
@@ -130,7 +132,7 @@ func TestItsOwn(t *testing.T) {
 		}, "CNI cache"},
 		{"the same, by a link to the namespace of a process", "vfio", func(n *testNode) call {
 			link := filepath.Join(n.dir, "netns")
-			if err := os.Symlink(n.processNetNS(), link); err != nil {
+			if err := os.Symlink(n.process(syscall.CLONE_NEWNET), link); err != nil {
 				n.t.Fatal(err)
 			}
 			n.record(container, link, 0)
@@ -158,7 +160,7 @@ func TestItsOwn(t *testing.T) {
 			return call{}
 		}, ""},
 		{"its record has the namespace of the process that this ADD is for", "vfio", func(n *testNode) call {
-			netNS := n.processNetNS()
+			netNS := n.process(syscall.CLONE_NEWNET)
 			n.record(container, netNS, 0)
 			return in(netNS)
 		}, "CNI cache"},
@@ -171,6 +173,18 @@ func TestItsOwn(t *testing.T) {
 			others(n, time.Hour)
 			return call{}
 		}, ""},
+		{"others are of another interface, and in another network", "bridge", func(n *testNode) call {
+			id := sandbox("gone") // of the form of a runtime's
+			n.Make(id)
+			n.reserve(address(0), "gone", old)
+			n.write(n.file(address(1)), id+"\r\nnet1", old)
+			n.write(n.dataDir()+"/othernet/10.8.0.2", id+"\r\neth0", old)
+			return call{id: id}
+		}, ""},
+		{"requested, and it leaked long ago", "bridge", func(n *testNode) call { return requested(n, "gone", old) }, ""},
+		{"requested, and it leaked a minute ago", "bridge", func(n *testNode) call { return requested(n, "gone", time.Minute) }, ""},
+		{"requested, and young", "bridge", func(n *testNode) call { return requested(n, "gone", 0) }, "10.9.0.2 is young"},
+		{"requested, and its holder lives", "vfio", func(n *testNode) call { return requested(n, container, old) }, "10.9.0.2 is in-use"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n := newTestNode(t)
@@ -179,15 +193,25 @@ func TestItsOwn(t *testing.T) {
 			n.record(container, "/run/netns/"+container, 0)
 			c := row.setUp(n)
 			n.plugin = row.plugin
+			all := n.reserved()
 			before, _ := os.Stat(n.file(address(0)))
-			c.command, c.id = "ADD", container
-			got := n.call(c)
-			if (got.code == 0) != (row.want == "") || got.code != 0 && !strings.Contains(errorMessage([]byte(got.out)), twice) || !strings.Contains(got.out, row.want) {
+			c.command, c.id = "ADD", cmp.Or(c.id, container)
+			got, msg := n.call(c), twice
+			if c.args != "" {
+				msg = notFree
+			}
+			says := strings.Contains(errorMessage([]byte(got.out)), msg) && strings.Contains(got.out, row.want)
+			if heals := row.want == ""; (got.code == 0) != heals || !heals && !says {
 				t.Errorf("code %d: %s", got.code, got.out)
 			}
 			after, err := os.Stat(n.file(address(0)))
 			if kept := err == nil && os.SameFile(before, after) && after.ModTime().Equal(before.ModTime()); before != nil && kept != (row.want != "") {
 				t.Errorf("its reservation is kept: %t", kept)
+			}
+			for ip, left := range all {
+				if now := n.reserved()[ip]; left == nameOf(c.id) && ip != address(0) && now != left {
+					t.Errorf("%s of %s is reserved for %q", ip, left, now)
+				}
 			}
 		})
 	}
@@ -204,19 +228,18 @@ func TestHazard72KeepsItsOwnBetweenPlugins(t *testing.T) {
 	n.record("other", "/run/netns/other", old)
 	t.Setenv("CNI_CONTAINERID", container)
 	t.Setenv("CNI_IFNAME", "eth0")
-	r := &request{began: time.Now(), own: ownADD(network)}
-	var err error
-	if r.conf, err = parseConfig([]byte(n.config())); err != nil {
+	conf, err := parseConfig([]byte(n.config()))
+	if err != nil {
 		t.Fatal(err)
 	}
-	r.store = hostlocal.New(r.conf.dataDir)
-	if r.source, err = newSource(r.conf); err != nil {
+	r := &request{began: time.Now(), own: ownADD(network), conf: conf, store: hostlocal.New(conf.dataDir)}
+	if r.source, err = newSource(conf); err != nil {
 		t.Fatal(err)
 	}
 	all, looks := r.source, 0
 	r.source = podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
 		if looks++; looks == 2 { // the next plugin has started
-			n.process("CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
+			n.process(0, "CNI_COMMAND=ADD", "CNI_CONTAINERID="+container, "CNI_IFNAME=eth0")
 		}
 		return all.Pods(ctx)
 	})
@@ -229,54 +252,6 @@ func TestHazard72KeepsItsOwnBetweenPlugins(t *testing.T) {
 	}
 }
 
-// Reservations of the same container for another interface or network stay, however old they are.
-func TestOwnIsNoOther(t *testing.T) {
-	n := newTestNode(t)
-	id := sandbox("gone") // of the form of a runtime's
-	n.reserve(address(0), id, old)
-	n.write(n.file(address(1)), id+"\r\nnet1", old)
-	n.write(n.file(address(2)), id, old) // as host-local before 0.8.0 wrote it
-	n.write(n.dataDir()+"/othernet/10.8.0.2", id+"\r\neth0", old)
-	n.Make(id)
-	if got := n.call(call{command: "ADD", id: id}); got.code != 0 {
-		t.Fatal(got.out)
-	}
-	if left := n.reserved(); len(left) != 3 || !cnitest.Exists(n.file(address(1))) || !cnitest.Exists(n.dataDir()+"/othernet/10.8.0.2") {
-		t.Errorf("left: %v, want those two and the new one", left)
-	}
-}
-
-// A requested address of another container is released if it leaked, by the rules of a pass, or
-// else its holder is named.
-func TestRequestedOfAnother(t *testing.T) {
-	for _, row := range []struct {
-		reason string
-		setUp  func(*testNode) (ip string)
-		want   string // empty: it is released
-	}{
-		{"it leaked long ago", func(n *testNode) string { n.reserve(address(0), "gone", old); return address(0) }, ""},
-		{"it leaked a minute ago", func(n *testNode) string {
-			n.reserve(address(0), "gone", time.Minute)
-			n.record("gone", "/run/netns/gone", time.Minute)
-			return address(0)
-		}, ""},
-		{"it is young", func(n *testNode) string { n.reserve(address(0), "gone", 0); return address(0) }, "10.9.0.2 is young"},
-		{"its holder lives", func(n *testNode) string {
-			ip := n.mustAdd("live").String()
-			cnitest.DateBack(n.t, n.file(ip), old)
-			return ip
-		}, "is in-use"},
-	} {
-		n := newTestNode(t)
-		n.reserve(address(9), "more", old) // releasing only this one would not help
-		ip := row.setUp(n)
-		got := n.call(call{command: "ADD", id: "a", args: "IgnoreUnknown=1;IP=" + ip})
-		if heals := row.want == ""; (got.code == 0) != heals || !strings.Contains(got.out, row.want) || (n.reserved()[ip] == "a") != heals {
-			t.Errorf("%s: code %d, reserved for %q: %s", row.reason, got.code, n.reserved()[ip], got.out)
-		}
-	}
-}
-
 func (n *testNode) mustRemove(path string) {
 	n.t.Helper()
 	if err := os.Remove(path); err != nil {
@@ -284,36 +259,15 @@ func (n *testNode) mustRemove(path string) {
 	}
 }
 
-// processNetNS starts a process in a network namespace of its own, and returns its path.
-func (n *testNode) processNetNS() string {
-	n.t.Helper()
-	process := exec.Command("/bin/cat")
-	process.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	n.start(process)
-	return fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid)
-}
-
-// process starts a process with these variables, which waits for its end.
-func (n *testNode) process(env ...string) {
+// process starts a process with these variables, which ends with the test. It returns the path of its
+// network namespace.
+func (n *testNode) process(flags uintptr, env ...string) (netNS string) {
 	n.t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "echo; read -r end || :")
-	cmd.Env = env
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.start(cmd)
-	// The kernel shows the variables a little after execve.
-	if _, err := stdout.Read(make([]byte, 1)); err != nil {
-		n.t.Fatalf("waiting for a process: %v", err)
-	}
-}
-
-// start starts a process that ends with its stdin, at the end of the test.
-func (n *testNode) start(cmd *exec.Cmd) {
-	n.t.Helper()
-	stdin, err := cmd.StdinPipe()
-	if err := errors.Join(err, cmd.Start()); err != nil {
+	cmd.Env, cmd.SysProcAttr = env, &syscall.SysProcAttr{Cloneflags: flags}
+	stdin, inErr := cmd.StdinPipe()
+	stdout, outErr := cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr, cmd.Start()); err != nil {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(func() {
@@ -321,4 +275,8 @@ func (n *testNode) start(cmd *exec.Cmd) {
 			n.t.Error(err)
 		}
 	})
+	if _, err := stdout.Read(make([]byte, 1)); err != nil { // the kernel shows the variables a little after execve
+		n.t.Fatalf("waiting for a process: %v", err)
+	}
+	return fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)
 }

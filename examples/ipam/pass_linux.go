@@ -51,8 +51,7 @@ func (r *request) pass() (p pass, err error) {
 		if err != nil && len(report.Sources) > 0 && !errors.Is(err, gc.ErrRefused) { // that of a single file is in the report
 			err = nil
 		}
-		inNetwork := func(e gc.Entry) bool { return e.Network == r.conf.network }
-		p = pass{entries: slices.DeleteFunc(report.Reservations, func(e gc.Entry) bool { return !inNetwork(e) })}
+		p = pass{entries: slices.DeleteFunc(report.Reservations, func(e gc.Entry) bool { return e.Network != r.conf.network })}
 		p.released = r.logReleases(p.entries)
 		p.text = r.describe(&p, &report)
 		soon := !report.NextCheck.IsZero() && time.Until(report.NextCheck) < doubtPause

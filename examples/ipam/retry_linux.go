@@ -9,9 +9,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -129,23 +129,23 @@ const (
 	taken                    // the requested address is not free
 )
 
-// failureIn returns the failure in a result, and the requested address it concerns. All of
-// host-local's errors have the same code, so only their text tells them apart (plugins,
-// ipam/host-local/backend/allocator, Get).
+// failures are what host-local says. All of its errors have the same code, so only their text tells them
+// apart (plugins, ipam/host-local/backend/allocator, Get).
+var failures = regexp.MustCompile(`(no IP addresses|requested IP address (\S+) is not) available in range set|duplicate allocation`)
+
+// failureIn returns the failure in a result, and the requested address it concerns.
 func failureIn(add *front.ADD) (failure, netip.Addr) {
-	msg := errorMessage(add.Out)
+	m := failures.FindStringSubmatch(errorMessage(add.Out))
 	switch {
-	case add.Code == 0:
+	case add.Code == 0 || m == nil:
 		return other, netip.Addr{}
-	case strings.Contains(msg, "no IP addresses available in range set"):
-		return exhausted, netip.Addr{}
-	case strings.Contains(msg, "duplicate allocation is not allowed"):
+	case m[1] == "":
 		return duplicate, netip.Addr{}
+	case m[2] == "":
+		return exhausted, netip.Addr{}
 	}
-	_, after, _ := strings.Cut(msg, "requested IP address ")
-	text, _, ok := strings.Cut(after, " is not available in range set")
-	ip, err := netip.ParseAddr(text)
-	if !ok || err != nil {
+	ip, err := netip.ParseAddr(m[2])
+	if err != nil {
 		return other, netip.Addr{}
 	}
 	return taken, ip.Unmap()

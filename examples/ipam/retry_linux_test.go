@@ -82,8 +82,8 @@ func TestFullNetwork(t *testing.T) {
 		{"not of that type", conf(`{"cacheDirs":"/x"}`), "cacheDirs"},
 		{"no object", conf(`true`), `it must be an object`},
 		{"a directory that is no path", conf(`{"nested":true,"cacheDirs":["x"]}`), "absolute"},
-		{"no time", conf(`{"nested":true,"timeout":"4"}`), "missing unit"},
-		{"too short a time", conf(`{"nested":true,"timeout":"9ms"}`), "from 1s to 1h"},
+		{"no time", conf(`{"nested":true,"timeout":"4"}`), `the \"timeout\" \"4\" is not from 1s to 1h`},
+		{"too short a time", conf(`{"nested":true,"timeout":"9ms"}`), "is not from 1s to 1h"},
 		{"a process 1 that is not the machine's", conf(`{}`), `set \"nested\" in \"gc\"`},
 		{"... which the settings beside the plugin say", file(`{"nested": true}`), ""},
 		{"an unknown key in these", file(`{"nested": true, "cacheDir": "/x"}`), `unknown field \"cacheDir\"`},
@@ -225,7 +225,7 @@ func TestLiveContainers(t *testing.T) {
 				id := fmt.Sprint("live", i)
 				held[id] = n.mustAdd(id)
 				if row.hidden {
-					n.hide(id)
+					n.hide(id, held[id])
 				}
 				cnitest.DateBack(t, n.recordFile(id), 2*old)
 				cnitest.DateBack(t, n.file(held[id].String()), 2*old)

@@ -59,9 +59,8 @@ func (r *request) sharedPass(ctx context.Context, why failure, ip netip.Addr) (a
 		return false, fmt.Errorf("waiting to search network %s for leaks once more: %w", r.conf.network, ctx.Err())
 	}
 	begin := sinceBoot()
-	before := setNice(-20)
+	hurry()
 	p, err := r.pass()
-	setNice(before)
 	if err != nil { // it would fail for all who wait
 		p.text = r.explain(err)
 	}
@@ -76,17 +75,15 @@ func (r *request) sharedPass(ctx context.Context, why failure, ip netip.Addr) (a
 	return err == nil && r.answer(&p, why, ip), err
 }
 
-// setNice sets the nice value of all threads, and returns that of before: while a pass runs, all
-// that wait for it wait for this process. Without CAP_SYS_NICE it has no effect.
-func setNice(nice int) (before int) {
-	left, _ := unix.Getpriority(unix.PRIO_PROCESS, 0) // 20 less the nice value (getpriority(2))
+// hurry gives all threads the highest priority, and host-local, which they start: all that wait for a pass wait
+// for this process. Without CAP_SYS_NICE it has no effect.
+func hurry() {
 	threads, _ := os.ReadDir("/proc/self/task")
 	for _, t := range threads {
 		if tid, err := strconv.Atoi(t.Name()); err == nil {
-			_ = unix.Setpriority(unix.PRIO_PROCESS, tid, nice)
+			_ = unix.Setpriority(unix.PRIO_PROCESS, tid, -20)
 		}
 	}
-	return 20 - left
 }
 
 func sinceBoot() time.Duration { return time.Duration(front.SinceBoot()) }
@@ -115,10 +112,10 @@ func lockPasses(ctx context.Context, conf *config) (*os.File, error) {
 	select {
 	case err = <-locked:
 	case <-ctx.Done(): // the waiting thread ends with this process, and does nothing under the lock
-		return nil, fmt.Errorf("waiting for another ADD's pass over network %s: %w", conf.network, ctx.Err())
+		err = ctx.Err()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), file.Close())
+		return nil, fmt.Errorf("waiting for another ADD's pass over network %s: %w", conf.network, err)
 	}
 	return file, nil
 }
