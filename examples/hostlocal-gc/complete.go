@@ -36,7 +36,7 @@ func (a *app) completeAddresses(root *cobra.Command) {
 		if strings.Contains(c.Use, "ADDRESS") {
 			c.ValidArgsFunction = complete
 		}
-		if c.Flags().Lookup("ip") != nil {
+		if c.Name() == "release" { // repair takes addresses that are not reserved
 			_ = c.RegisterFlagCompletionFunc("ip", complete)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 // Help texts fit terminals of 80 columns.
 func TestHelpFits(t *testing.T) {
-	for _, command := range []string{"", "check", "list", "show", "plan", "release", "map", "fleet", "help sources"} {
+	for _, command := range []string{"", "check", "list", "show", "plan", "release", "repair", "map", "fleet", "help sources"} {
 		args := append(strings.Fields(command), "--help")
 		if command == "help sources" {
 			args = strings.Fields(command)

@@ -11,6 +11,7 @@
 //	hostlocal-gc fleet     the nodes of a cluster that need a person, as their agents say
 //	hostlocal-gc show      all that is known of one address
 //	hostlocal-gc map       the address range as a picture
+//	hostlocal-gc repair    writes files of live pods again that somebody removed
 //
 // Its flags, its JSON and its exit statuses are a contract: 0 done, 1 error, 2
 // wrong usage, 3 for plan --exit-code when something is leaked. README.md has

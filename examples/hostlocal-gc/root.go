@@ -34,7 +34,7 @@ in a variable are separated by white space.
 Exit status: 0 success, 1 error, 2 wrong usage, 3 if plan --exit-code finds a
 leak or check finds a problem, 130 after Ctrl-C.`,
 		RunE: func(*cobra.Command, []string) error {
-			return usagef("a command is missing: check, list, show, plan, release, remove-malformed, agent, fleet or map")
+			return usagef("a command is missing: check, list, show, plan, release, remove-malformed, repair, agent, fleet or map")
 		},
 		Version:           version() + " " + runtime.Version(),
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return fromEnvironment(c.Flags(), a.lookup) },
@@ -57,7 +57,7 @@ leak or check finds a problem, 130 after Ctrl-C.`,
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.AddCommand(a.checkCommand(), a.listCommand(), a.showCommand(), a.planCommand(), a.releaseCommand(),
-		a.removeMalformedCommand(), a.agentCommand(), a.fleetCommand(), a.mapCommand(), sourcesTopic())
+		a.removeMalformedCommand(), a.repairCommand(), a.agentCommand(), a.fleetCommand(), a.mapCommand(), sourcesTopic())
 	a.completeAddresses(root)
 	return root
 }

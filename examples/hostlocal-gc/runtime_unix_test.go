@@ -56,7 +56,7 @@ func serve(t *testing.T, r criRuntime) string {
 	return serveAt(t, filepath.Join(t.TempDir(), "s"), r)
 }
 
-func serveAt(t *testing.T, socket string, r criRuntime) string {
+func serveAt(t *testing.T, socket string, r runtimeapi.RuntimeServiceServer) string {
 	t.Helper()
 	listener, err := net.Listen("unix", socket)
 	if err != nil {

@@ -158,14 +158,16 @@ func readOnly(t *testing.T, dir string) {
 	must(t, errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, "")))
 }
 
-// check runs check.
-func (b *bed) check() outcome {
+func (b *bed) check() outcome { b.t.Helper(); return b.run("check") }
+
+// run runs a command.
+func (b *bed) run(name string) outcome {
 	b.t.Helper()
 	if must(b.t, os.MkdirAll("/run/containerd", 0o755)); !b.serves {
 		serveAt(b.t, "/run/containerd/containerd.sock", b.runtime)
 		b.serves = true
 	}
-	cmd := command(b.t, "/", append([]string{"check"}, strings.Fields(b.args)...)...)
+	cmd := command(b.t, "/", append([]string{name}, strings.Fields(b.args)...)...)
 	cmd.Env = append(cmd.Env, nodeUp+"="+b.uptime)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

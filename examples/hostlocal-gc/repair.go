@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+func (a *app) repairCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "repair",
+		Short: "Reserve addresses of live pods again whose files are gone",
+		Long: `Reserve addresses of live pods again whose files are gone, as after rm -rf of a
+network's directory: host-local would hand them out again. Without --yes it only
+shows what it would write. With --yes it asks the sources again, and writes a
+file as host-local does, under the plugin's lock, only if
+
+  - no file has the address, and no other pod in any source;
+  - libcni's cache has it in one live entry, of a network that has its files in
+    --data-dir, and the address in its range if that is known;
+  - the kernel shows it in one network namespace, on that entry's interface, and
+    a process is in the namespace;
+  - no source says that the container has ended, is not ready or has another
+    address.
+
+It replaces no file. Of each other address it says what disagrees; delete those
+pods, so that they are recreated.
+
+Exit status: 0 all are or would be reserved, 1 one can't be, or an error.`,
+		Example: `  hostlocal-gc repair
+  hostlocal-gc repair --ip 10.244.1.7 --yes`,
+		Args: noArgs,
+	}
+	a.flags.dir(c)
+	a.flags.once(c)
+	a.flags.judge(c)
+	c.Flags().StringVar(&a.flags.cniDir, "cni-dir", defaultCNIDir, "`DIR` with the CNI configurations of the networks")
+	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "repair this `ADDRESS` only (repeatable; default all that the ranges have)")
+	c.Flags().BoolVar(&a.flags.yes, flagYes, false, "write the files; no variable sets this")
+	_ = c.MarkFlagDirname("cni-dir")
+	c.RunE = work(func(ctx context.Context) error { return a.repair(ctx, c.Flags()) })
+	return c
+}
+
+// A lost is a reservation without its file.
+type lost struct {
+	ip                           netip.Addr
+	network, containerID, ifName string
+}
+
+// repair runs the command.
+//
+// The sources are asked again after the drafts were made, and never under the lock. A DEL before that leaves a container that has ended,
+// and one after it removes the draft. The address is taken under the lock, and only if it is free.
+func (a *app) repair(ctx context.Context, given *pflag.FlagSet) error {
+	a.flags.format = formatTable
+	s, err := a.checkedSource()
+	if err != nil {
+		return err
+	}
+	chosen, err := a.flags.selection()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	here := func(dir string) bool {
+		elsewhere := given.Changed("data-dir") && dir == hostlocal.DefaultDataDir // it is mounted elsewhere here
+		return elsewhere || sameDirectory(dir, a.flags.dataDir)
+	}
+	found, refused, err := a.lost(ctx, s, here, chosen)
+	if err != nil {
+		return err
+	}
+	if err := a.showLost(found, refused); err != nil || !a.flags.yes || len(found) == 0 {
+		return errors.Join(refused, err)
+	}
+	drafts := make(map[lost]string)
+	var ips []netip.Addr
+	for _, l := range found {
+		if drafts[l], err = a.flags.draft(l); err != nil {
+			return errors.Join(refused, err)
+		}
+		defer os.Remove(drafts[l]) //nolint:errcheck // another process may have removed it
+		ips = append(ips, l.ip)
+	}
+	found, changed, err := a.lost(ctx, s, here, ips)
+	errs := []error{refused, changed, err}
+	for _, l := range found {
+		if err := a.flags.reserve(ctx, l, drafts[l]); err != nil {
+			errs = append(errs, fmt.Errorf("%v was not reserved again: %w", l.ip, err))
+			continue
+		}
+		fmt.Fprintf(a.stdout, "Reserved %v in network %s again.\n", l.ip, l.network)
+	}
+	return errors.Join(errs...)
+}
+
+// showLost prints what would be written.
+func (a *app) showLost(found []lost, refused error) error {
+	var rows [][]term.Cell
+	for _, l := range found {
+		rows = append(rows, []term.Cell{{Text: l.ip.String()}, {Text: l.network}, {Text: term.ID(l.containerID)}, {Text: l.ifName}})
+	}
+	text := a.section(term.Bold, "Addresses of live pods without a reservation, which can be reserved again:", rows)
+	switch {
+	case len(found) == 0 && refused == nil:
+		text = "Each address of a live pod is reserved.\n"
+	case len(found) > 0 && !a.flags.yes:
+		text += "Nothing was written: --yes writes these files.\n"
+	}
+	_, err := io.WriteString(a.stdout, text)
+	return err
+}
+
+// lost asks the sources which of these addresses can be reserved again, or without any which of all. refused says why
+// others can't. here reports whether a data directory is that of the command.
+func (a *app) lost(ctx context.Context, s podsource.Source, here func(string) bool, ips []netip.Addr) (found []lost, refused, err error) {
+	recorded := &recorder{Source: s}
+	opts := a.onceOptions()
+	opts.DryRun = true
+	reconciler, err := gc.New(hostlocal.New(a.flags.dataDir), []string{gc.AllNetworks}, recorded, opts)
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	report, err := reconciler.Reconcile(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("nothing was written: %w", err)
+	}
+	confs, _, err := a.configurations() // libcni's entries have theirs, so those that can't be read are no error
+	if err != nil {
+		return nil, nil, err
+	}
+	confs = slices.DeleteFunc(confs, func(c cniconf.Network) bool { return !here(c.DataDir) })
+	var ours iprange.Set
+	for _, c := range confs {
+		ours = append(ours, slices.Concat(c.Ranges...)...)
+	}
+	atRisk := make(map[netip.Addr]bool)
+	for _, c := range slices.Concat(report.Unreserved, report.Duplicates) {
+		atRisk[c.IP] = c.AtRisk(ours)
+	}
+	wanted := ips
+	if len(ips) == 0 {
+		wanted = slices.SortedFunc(maps.Keys(atRisk), netip.Addr.Compare)
+	}
+	f := facts{recorded.answer.Members(), report.Reservations, make(map[string]cached), confs, here}
+	var errs []error
+	for _, ip := range wanted {
+		for _, p := range f.having(ip, isCache) {
+			f.entries[p.Origin] = readCached(ctx, p.Origin)
+		}
+		if l, err := f.judge(ip); err == nil {
+			found = append(found, l)
+		} else if len(ips) > 0 || atRisk[ip] {
+			errs = append(errs, fmt.Errorf("%v can't be reserved again: %w", ip, err))
+		}
+	}
+	return found, errors.Join(errs...), nil
+}
+
+// A cached is an entry of libcni's cache (cni, libcni cachedInfo), and what the kernel says of it.
+type cached struct {
+	IfName, NetNS string
+
+	Config []byte
+	Result struct{ Interfaces []struct{ Sandbox string } }
+
+	onIf []netip.Addr // addresses of the interface in the namespace
+	err  error
+}
+
+// readCached reads the entry of a pod of package cnicache, whose origin is the entry's file.
+func readCached(ctx context.Context, origin string) (e cached) {
+	text, err := os.ReadFile(strings.TrimPrefix(origin, "CNI cache "))
+	if err == nil {
+		err = json.Unmarshal(text, &e)
+	}
+	for _, i := range e.Result.Interfaces { // before libcni 1.2 an entry has no other path
+		e.NetNS = cmp.Or(e.NetNS, i.Sandbox)
+	}
+	if err == nil {
+		e.onIf, err = addressesOn(ctx, e.NetNS, e.IfName)
+	}
+	e.err = err
+	return e
+}
+
+// Facts are what is known of addresses without a reservation.
+type facts struct {
+	members      []podsource.Answer
+	reservations []gc.Entry
+	entries      map[string]cached // by the origins of the cache's pods
+	confs        []cniconf.Network // of this data directory
+	here         func(dir string) bool
+}
+
+func isKernel(m *podsource.Answer) bool { return m.SeesAddresses }
+func isCache(m *podsource.Answer) bool  { return m.Cache != nil }
+
+// having returns the pods with an address in the answers of a kind.
+func (f *facts) having(ip netip.Addr, kind func(*podsource.Answer) bool) (pods []*podsource.Pod) {
+	for i := range f.members {
+		for j := range f.members[i].Pods {
+			if p := &f.members[i].Pods[j]; kind(&f.members[i]) && slices.Contains(p.IPs, ip) {
+				pods = append(pods, p)
+			}
+		}
+	}
+	return pods
+}
+
+// judge returns the reservation that an address had, or an error that says what disagrees.
+func (f *facts) judge(ip netip.Addr) (lost, error) {
+	for _, e := range f.reservations {
+		if e.IP == ip {
+			return lost{}, fmt.Errorf("it is reserved in network %s, by %s", e.Network, cmp.Or(term.ID(e.ContainerID), "an owner that is "+e.Owner.String()))
+		}
+	}
+	namespaces, entries := f.having(ip, isKernel), f.having(ip, isCache)
+	switch {
+	case !slices.ContainsFunc(f.members, func(m podsource.Answer) bool { return isKernel(&m) }):
+		return lost{}, errors.New("not all addresses of the kernel are known: --source netns sees them, as root and on the node")
+	case len(namespaces) != 1:
+		return lost{}, fmt.Errorf("the kernel shows it in %s", several(namespaces, "network namespace"))
+	case namespaces[0].HostNetwork || namespaces[0].NotRunning:
+		return lost{}, fmt.Errorf("the kernel shows it in no container, but in %s", namespaces[0].Origin)
+	case len(entries) != 1:
+		return lost{}, fmt.Errorf("libcni's cache has it in %s", several(entries, "live entry"))
+	}
+	p := entries[0]
+	l, e := lost{ip, p.Network, p.ContainerIDs[0], f.entries[p.Origin].IfName}, f.entries[p.Origin]
+	switch {
+	case e.err != nil:
+		return l, fmt.Errorf("%s: %w", p.Origin, e.err)
+	case !slices.Contains(e.onIf, ip):
+		return l, fmt.Errorf("by %s it is on %s in %s, where the kernel shows %v", p.Origin, e.IfName, e.NetNS, e.onIf)
+	}
+	return l, cmp.Or(f.checkPods(l), f.checkNetwork(l, e.Config))
+}
+
+// several counts pods that should be one, and says where they are.
+func several(pods []*podsource.Pod, noun string) string {
+	text := term.Count(len(pods), noun)
+	for _, p := range pods {
+		text += ", " + p.Origin
+	}
+	return text + ", instead of one"
+}
+
+// checkPods returns an error that names a pod of the other sources by which the address is not that of the container, or
+// the container does not run.
+func (f *facts) checkPods(l lost) error {
+	sameFamily := func(ip netip.Addr) bool { return ip.Is4() == l.ip.Is4() }
+	var name types.NamespacedName // of the pod that has it
+	for i := range f.members {
+		m := &f.members[i]
+		for j := range m.Pods {
+			p := &m.Pods[j]
+			its, has := slices.Contains(p.ContainerIDs, l.containerID), slices.Contains(p.IPs, l.ip)
+			switch {
+			case isKernel(m) || isCache(m) || !its && (!has || p.HostNetwork || p.HasFinished()):
+				continue
+			case its && (p.HasFinished() || p.NotRunning):
+				return fmt.Errorf("its container does not run: %s of source %s", podText(p), m.Source)
+			case !its && len(p.ContainerIDs) > 0, p.Name != "" && name.Name != "" && p.NamespacedName != name:
+				return fmt.Errorf("%s of source %s has it, too, and by libcni's cache container %s", podText(p), m.Source, term.ID(l.containerID))
+			// A runtime reports the addresses of eth0 alone (containerd, internal/cri/server defaultIfName; CRI-O, ocicni).
+			case !has && l.ifName == "eth0" && slices.ContainsFunc(p.IPs, sameFamily):
+				return fmt.Errorf("%s of source %s has other addresses: %v", podText(p), m.Source, p.IPs)
+			case p.Name != "":
+				name = p.NamespacedName
+			}
+		}
+	}
+	return nil
+}
+
+// checkNetwork returns an error unless the data directory is that of the network, and the address is in its range. conf
+// is the configuration of the ADD. In it the range may be unknown, since the address came from host-local.
+func (f *facts) checkNetwork(l lost, conf []byte) error {
+	own, _ := cniconf.Parse(conf) // what can't be parsed names no network
+	for i, c := range append(own, f.confs...) {
+		switch ranges := iprange.Set(slices.Concat(c.Ranges...)); {
+		case c.Name != l.network, !ranges.Has(l.ip) && (i >= len(own) || c.Ranges != nil):
+		case !f.here(c.DataDir):
+			return fmt.Errorf("the files of network %s are in another data directory: --data-dir %s", c.Name, quoted(c.DataDir))
+		default:
+			return nil
+		}
+	}
+	return fmt.Errorf("no configuration of network %s has it in a range of host-local", l.network)
+}
