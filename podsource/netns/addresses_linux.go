@@ -37,21 +37,21 @@ func (s *scan) readNetNS(ns int, where string) {
 // other one, and ends when the scan ends.
 func (s *scan) noteNetNS(inode uint64, where string, err error) {
 	defer func() { _ = s.setns(s.home, unix.CLONE_NEWNET) }()
-	var addresses []netlink.Addr
+	var list addresses
 	if err == nil {
-		addresses, err = listAddresses()
+		s.buf = slices.Grow(s.buf[:0], nl.RECEIVE_BUFFER_SIZE)
+		list, err = listAddresses(s.buf[:nl.RECEIVE_BUFFER_SIZE])
 	}
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		s.err = hint(fmt.Errorf("listing the addresses in network namespace %d, %s: %w", inode, where, err))
+		s.err = fmt.Errorf("listing the addresses in network namespace %d, %s: %w", inode, where, err)
 		return
 	}
-	ips, addressed := addressesOf(addresses)
-	s.note(inode, where, ips, err)
+	s.note(inode, where, list.ips, err)
 	if len(s.opts.Networks) == 0 || inode == s.host {
 		return
 	}
 	interfaces, err := netlink.LinkList() // a tenant can make that fail, or leave one without address
-	unaddressed := unaddressedOf(interfaces, addressed)
+	unaddressed := unaddressedOf(interfaces, list.at)
 	if err != nil {
 		unaddressed = fmt.Sprintf("interfaces that can't be listed (%v)", err)
 	}
@@ -60,7 +60,14 @@ func (s *scan) noteNetNS(inode uint64, where string, err error) {
 	}
 }
 
-// listAddresses lists the IP addresses of the thread's network namespace, after
+// addresses are IP addresses except loopback and link-local ones.
+type addresses struct {
+	ips         []netip.Addr
+	at          map[int]bool // the interfaces that have one, by index
+	interrupted bool         // by a change: there may be others
+}
+
+// listAddresses lists the addresses of the thread's network namespace, after
 // netlink.ErrDumpInterrupted not all.
 //
 // It lists each family by itself: in a dump of all families the kernel forgets between two of them
@@ -72,90 +79,76 @@ func (s *scan) noteNetNS(inode uint64, where string, err error) {
 // (fib_inetaddr_event in its net/ipv4/fib_frontend.c).
 //
 // The socket is connected to the kernel, so that no other can send to it: root of the network
-// namespace, a tenant, could make each listing fail (netlink_getsockbyportid).
-func listAddresses() (list []netlink.Addr, err error) {
+// namespace, a tenant, could make each listing fail (netlink_getsockbyportid). Package netlink has
+// no such socket.
+func listAddresses(buf []byte) (list addresses, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
-		return nil, err
+		return list, err
 	}
 	defer func() { _ = unix.Close(fd) }() // it was only read
 	err = unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	var interrupted error
+	list.at = make(map[int]bool)
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6, netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-		request.AddData(nl.NewIfAddrmsg(family))
 		if err == nil {
-			_, err = unix.Write(fd, request.Serialize())
+			err = list.dump(fd, family, buf)
 		}
-		for done := false; err == nil && !done; {
-			var messages []syscall.NetlinkMessage
-			messages, err = receive(fd)
-			for _, m := range messages {
-				if m.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
-					interrupted = netlink.ErrDumpInterrupted
+	}
+	if err == nil && list.interrupted {
+		err = netlink.ErrDumpInterrupted
+	}
+	slices.SortFunc(list.ips, netip.Addr.Compare) // a tenant may configure any number
+	list.ips = slices.Compact(list.ips)
+	return list, err
+}
+
+// dump adds the addresses of one family.
+func (a *addresses) dump(fd, family int, buf []byte) (err error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	request.AddData(nl.NewIfAddrmsg(family))
+	_, err = unix.Write(fd, request.Serialize())
+	for err == nil {
+		n, from, recvErr := unix.Recvfrom(fd, buf, 0)
+		if sender, ok := from.(*unix.SockaddrNetlink); ok && sender.Pid != nl.PidKernel {
+			continue // it was sent before the socket was connected
+		}
+		messages, parseErr := syscall.ParseNetlinkMessage(buf[:max(n, 0)])
+		err = cmp.Or(recvErr, parseErr)
+		for _, m := range messages {
+			a.interrupted = a.interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
+			switch m.Header.Type {
+			case unix.RTM_NEWADDR:
+				err = cmp.Or(err, a.add(m))
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR: // with an error number, negative
+				if len(m.Data) >= 4 && nl.NativeEndian().Uint32(m.Data) != 0 {
+					err = unix.Errno(-nl.NativeEndian().Uint32(m.Data))
 				}
-				switch m.Header.Type {
-				case unix.RTM_NEWADDR:
-					a, parseErr := addressIn(m)
-					list, err = append(list, a), cmp.Or(err, parseErr)
-				case unix.NLMSG_DONE, unix.NLMSG_ERROR: // with an error number, negative
-					if done = true; len(m.Data) >= 4 && nl.NativeEndian().Uint32(m.Data) != 0 {
-						err = unix.Errno(-nl.NativeEndian().Uint32(m.Data))
-					}
-				}
+				return err
 			}
 		}
 	}
-	return list, cmp.Or(err, interrupted)
+	return err
 }
 
-// receive returns the next messages of the kernel. Another one may have sent to the socket before
-// it was connected.
-func receive(fd int) ([]syscall.NetlinkMessage, error) {
-	for buf := make([]byte, nl.RECEIVE_BUFFER_SIZE); ; {
-		n, from, err := unix.Recvfrom(fd, buf, 0)
-		if err != nil {
-			return nil, err
-		}
-		if sender, ok := from.(*unix.SockaddrNetlink); ok && sender.Pid == nl.PidKernel {
-			return syscall.ParseNetlinkMessage(buf[:n])
-		}
-	}
-}
-
-// addressIn returns the address in a message of the kernel. It may have none.
-func addressIn(m syscall.NetlinkMessage) (a netlink.Addr, err error) {
-	header := nl.DeserializeIfAddrmsg(m.Data)
-	a.LinkIndex, a.Scope = int(header.Index), int(header.Scope)
+// add adds the address in a message of the kernel, if it has an IP address. A tenant may have others,
+// such as of MCTP (mctp_dump_addrinfo in the kernel's net/mctp/device.c).
+func (a *addresses) add(m syscall.NetlinkMessage) error {
 	attributes, err := syscall.ParseNetlinkRouteAttr(&m)
+	var ip netip.Addr
 	for _, attr := range attributes { // IFA_ADDRESS beside IFA_LOCAL is the address of a peer
-		if kind := attr.Attr.Type; kind == unix.IFA_LOCAL || kind == unix.IFA_ADDRESS && a.IPNet == nil {
-			a.IPNet = &net.IPNet{IP: attr.Value}
+		if kind := attr.Attr.Type; kind == unix.IFA_LOCAL || kind == unix.IFA_ADDRESS && !ip.IsValid() {
+			ip, _ = netip.AddrFromSlice(attr.Value)
 		}
 	}
-	return a, err
-}
-
-// addressesOf returns IP addresses except loopback and link-local ones, and the interfaces that
-// have one, by index. A tenant may have addresses of other protocols, such as MCTP
-// (mctp_dump_addrinfo in the kernel's net/mctp/device.c).
-func addressesOf(list []netlink.Addr) (ips []netip.Addr, addressed map[int]bool) {
-	addressed = make(map[int]bool)
-	for _, a := range list {
-		if a.IPNet == nil {
-			continue
-		}
-		ip, isIP := netip.AddrFromSlice(a.IP)
-		ip = ip.Unmap()
-		// An address is left out only if both its scope and the address itself are
-		// local. In doubt it keeps a reservation.
-		if isIP && (a.Scope == unix.RT_SCOPE_UNIVERSE || !ip.IsLoopback() && !ip.IsLinkLocalUnicast()) {
-			ips = append(ips, ip)
-			addressed[a.LinkIndex] = true
-		}
+	ip = ip.Unmap()
+	header := nl.DeserializeIfAddrmsg(m.Data)
+	// An address is left out only if both its scope and the address itself are
+	// local. In doubt it keeps a reservation.
+	if ip.IsValid() && (header.Scope == unix.RT_SCOPE_UNIVERSE || !ip.IsLoopback() && !ip.IsLinkLocalUnicast()) {
+		a.ips = append(a.ips, ip)
+		a.at[int(header.Index)] = true
 	}
-	slices.SortFunc(ips, netip.Addr.Compare) // a tenant may configure any number
-	return slices.Compact(ips), addressed
+	return err
 }
 
 // interfaceKinds are the kinds of the interfaces made by the main plugins that
@@ -185,9 +178,7 @@ func (s *scan) note(inode uint64, where string, ips []netip.Addr, err error) {
 		s.found[inode] = pod
 	}
 	s.whole[inode] = err == nil
-	if len(ips) > 0 {
-		s.foundNew = true
-	}
+	s.foundNew = s.foundNew || len(ips) > 0
 }
 
 // all returns a pod for every namespace with an address, and says why that may not be
@@ -206,15 +197,8 @@ func (s *scan) all() (pods []podsource.Pod, missing string) {
 			pods = append(pods, pod)
 		}
 	}
-	switch {
-	case len(s.late) > 0:
-		missing = strings.Join(slices.Sorted(maps.Keys(s.late)), "; ")
-	case len(partly) > 0:
+	if len(partly) > 0 {
 		missing = fmt.Sprintf("%d network namespaces could not be read, among them %s", len(partly), partly[0])
-	case s.foundNew:
-		missing = "new network namespaces appear faster than they are read"
-	case s.truncated:
-		missing = "some process has more mounts than are read"
 	}
-	return pods, missing
+	return pods, cmp.Or(strings.Join(slices.Sorted(maps.Keys(s.late)), "; "), missing, s.missing)
 }

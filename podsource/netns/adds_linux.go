@@ -5,7 +5,6 @@ package netns
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -31,26 +30,24 @@ type cniADD struct {
 	netNS        string // CNI_NETNS
 }
 
-// readEnvironment notes the ADD that a process runs, and its network namespace.
+// readEnvironment notes the ADD that a process runs.
 func (s *scan) readEnvironment(pid, dir string) {
 	var text []byte
 	s.anyThread(pid, dir, func(dir string) bool {
-		inode, _ := s.nsInode(dir, "/ns/net")
-		s.withProcess[inode] = true
-		text = s.read(dir, "/environ")
+		text = s.read(dir, "/environ", maxEnvironment)
 		return len(text) > 0 // else it has ended, or is a kernel thread, or was started without one
 	})
-	if len(text) == maxEnvironment { // it may be longer
-		if inode, ok := s.nsInode(dir, "/ns/pid"); ok && inode == s.pidNS {
-			s.late["process "+pid+" can't be read: its environment has 1 MiB or more"] = true
-		}
+	const add = "CNI_COMMAND=ADD\x00"
+	isADD := bytes.HasPrefix(text, []byte(add)) || bytes.Contains(text, []byte("\x00"+add))
+	if !isADD && len(text) < maxEnvironment { // as nearly all
+		return
 	}
-	const add = "CNI_COMMAND=ADD\x00" // in nearly no process
-	if bytes.HasPrefix(text, []byte(add)) || bytes.Contains(text, []byte("\x00"+add)) {
-		a := parseADD(text)
-		a.pid = pid
-		a.pidNS, _ = s.nsInode(dir, "/ns/pid")
-		s.adds = append(s.adds, a)
+	pidNS, _ := s.nsInode(dir, "/ns/pid")
+	if len(text) == maxEnvironment && pidNS == s.pidNS { // it may be longer
+		s.late["process "+pid+" can't be read: its environment has 1 MiB or more"] = true
+	}
+	if isADD {
+		s.adds = append(s.adds, parseADD(text, pid, pidNS))
 	}
 }
 
@@ -61,7 +58,8 @@ var validID = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 // parseADD returns the network namespace and the container IDs of the ADD in an
 // environment. If a variable is set several times, some programs use the first value
 // and some the last, so both are returned.
-func parseADD(text []byte) (a cniADD) {
+func parseADD(text []byte, pid string, pidNS uint64) cniADD {
+	a := cniADD{pid: pid, pidNS: pidNS}
 	for entry := range bytes.SplitSeq(text, []byte{0}) {
 		if !bytes.HasPrefix(entry, []byte("CNI_")) || len(entry) > maxEntry {
 			continue // it may be as long as the environment
@@ -145,24 +143,21 @@ var processPath = regexp.MustCompile(`(?:^|/)proc/([0-9]+)/(?:task/[0-9]+/)?ns/n
 // readStat returns the command name of a process or thread, its parent, and when it started,
 // since the node's boot (proc(5), /proc/<pid>/stat).
 func (s *scan) readStat(dir string) (comm, parent string, started time.Duration, ok bool) {
-	text := string(s.read(dir, "/stat"))
-	if text == "" { // it has ended, or there is an error
+	text := s.read(dir, "/stat", maxProcfs)
+	if len(text) == 0 { // it has ended, or there is an error
 		return "", "", 0, false
 	}
-	var fields []string // those after the name: state, parent and so on
-	// The second field is in parentheses and may contain any character.
-	if end := strings.LastIndex(text, ") "); end >= 0 {
-		_, comm, _ = strings.Cut(text[:end], "(")
-		fields = strings.Fields(text[end+1:])
+	m := statLine.FindStringSubmatch(string(text))
+	if m == nil {
+		return "", "", 0, s.could(dir, "/stat", fmt.Errorf("%q is not the status of a process", text))
 	}
-	if len(fields) >= 20 {
-		if n, err := strconv.ParseInt(fields[19], 10, 64); err == nil {
-			return comm, fields[1], time.Duration(n) * (time.Second / ticks), true
-		}
-	}
-	s.err = fmt.Errorf("%s/stat: %q is not the status of a process", dir, text)
-	return "", "", 0, false
+	n, _ := strconv.ParseInt(m[3], 10, 64) // it has 18 digits at most
+	return m[1], m[2], time.Duration(n) * (time.Second / ticks), true
 }
+
+// statLine matches the PID, the name in parentheses, which may contain any character, the state, the
+// parent, 17 more fields, and the start.
+var statLine = regexp.MustCompile(`(?s)^[0-9]+ \((.*)\) [^ ] ([0-9]+) (?:-?[0-9]+ ){17}([0-9]{1,18})\b`)
 
 // How many bytes of a file and of an environment are read at most. Even an unprivileged process
 // can present any of its memory as its environment (prctl(2), PR_SET_MM). A plugin has that of
@@ -174,33 +169,29 @@ const maxProcfs, maxEnvironment = 8 << 20, 1 << 20
 // (PATH_MAX), and runtimes use IDs of 64 characters.
 const maxEntry = 4 << 10
 
-// read reads a file of a process or thread, at most maxProcfs or maxEnvironment bytes. The result
-// is valid until the next read. It is empty after an error, and the environment of a zombie is, too.
-func (s *scan) read(dir, name string) []byte {
+// read reads a file of a process or thread, up to a limit in bytes. The result is valid until the
+// next read. It is empty after an error, and the environment of a zombie is, too.
+func (s *scan) read(dir, name string, limit int) []byte {
 	fd, ok := s.open(dir, name, unix.O_RDONLY)
 	if !ok {
 		return nil
 	}
 	defer func() { _ = unix.Close(fd) }() // it was only read
-	n, limit, err := 0, maxProcfs, error(nil)
-	if name == "/environ" {
-		limit = maxEnvironment
+	text, err := s.buf[:0], error(nil)
+	for end := false; !end && len(text) < limit; {
+		text = slices.Grow(text, 16<<10)
+		var n int
+		part := text[len(text):min(limit, cap(text))]
+		n, err = unix.Read(fd, part)
+		text = text[:len(text)+max(n, 0)]
+		// Of these files only mounts end a reading early (environ_read in the kernel's fs/proc/base.c).
+		end = n <= 0 || n < len(part) && name != "/mountinfo"
 	}
-	for end := false; !end && n < limit; {
-		if n == len(s.buf) {
-			s.buf = append(s.buf, make([]byte, max(16<<10, n))...)
-		}
-		var m int
-		part := s.buf[n:min(limit, len(s.buf))]
-		m, err = unix.Read(fd, part)
-		n += max(m, 0)
-		// Only the end of an environment ends its reading early (environ_read in the kernel's fs/proc/base.c).
-		end = m <= 0 || name == "/environ" && m < len(part)
-	}
-	if !s.could(dir, os.NewSyscallError("read "+dir+name, err)) {
+	s.buf = text
+	if !s.could(dir, name, err) {
 		return nil
 	}
-	return s.buf[:n]
+	return text
 }
 
 // maxPrintable is the length of a tenant's text in a report, in bytes before quoting.

@@ -130,7 +130,7 @@ func TestHazard91EnvironmentThatHangs(t *testing.T) {
 	startPod(t, "10.0.0.2")
 	startADD(t, "ADD", "ee3b0f0c", "/run/netns/cni-1")
 	s, before := nested(t), descriptors(t)
-	s.patience, s.opts.Networks = 500*time.Millisecond, []string{"podnet"}
+	s.opts.Patience, s.opts.Networks = 500*time.Millisecond, []string{"podnet"}
 	pid, stop := startAs(t, executor, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})
 	t.Cleanup(release) // before the process is waited for
 	process := fmt.Sprintf("process %d can't be read in time", pid)
@@ -196,7 +196,7 @@ func TestHazard91MountThatHangs(t *testing.T) {
 	}
 	release := mountHanging(t, "/run/deep", unix.S_IFDIR)
 	s := nested(t)
-	s.patience = time.Hour
+	s.opts.Patience = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		// Only a thread of this process asks that file system, and it waits for the first answer (proc(5), wchan).
@@ -206,7 +206,7 @@ func TestHazard91MountThatHangs(t *testing.T) {
 	if _, err := s.Pods(ctx); !errors.Is(err, context.Canceled) || hanging(s) != 1 {
 		t.Errorf("the context has ended: got %v, and %d readings hang, want %v and one", err, hanging(s), context.Canceled)
 	}
-	s.patience = 500 * time.Millisecond // on a busy machine something else could take shorter ones
+	s.opts.Patience = 500 * time.Millisecond // on a busy machine something else could take shorter ones
 	for range 3 {
 		partly(t, s, `mounted at "/run/deep/down/cni-1", can't be read in time`, "10.0.0.2", "10.0.0.4")
 	}
@@ -232,7 +232,7 @@ func TestHazard91NamespaceThatHangs(t *testing.T) {
 	enter(t, pid, &syscall.SysProcAttr{})
 	slow, _ := netNSOf(fmt.Sprintf("/proc/%d", pid))
 	s := nested(t)
-	s.patience = 500 * time.Millisecond
+	s.opts.Patience = 500 * time.Millisecond
 	var entered atomic.Int32
 	s.setns = func(fd, kind int) error {
 		if inode, _ := inodeAt(fmt.Sprintf("/proc/self/fd/%d", fd)); inode != slow {

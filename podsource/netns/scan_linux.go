@@ -3,6 +3,7 @@
 package netns
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,10 +12,10 @@ import (
 	"maps"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -31,14 +32,18 @@ const minScans, maxScans = 2, 5
 // something report whether they could. If not, it has ended, or err or late says why.
 type scan struct {
 	*Source
-	ended  func() error           // of the context of the call
-	reads  atomic.Pointer[string] // what is read; nil if nothing is, or the thread was given up
-	last   *string                // the same, as the thread knows it
-	err    error                  // the first error
-	late   map[string]bool        // messages about what can't be read in time
-	gaveUp map[string]bool        // what this call gave up; guarded by mu
-	home   int                    // the thread's own network namespace, a descriptor
-	buf    []byte                 // for files of procfs
+	ended func() error    // of the context of the call
+	err   error           // the first error
+	late  map[string]bool // messages about what can't be read in time
+	home  int             // the thread's own network namespace, a descriptor
+	buf   []byte          // for what the kernel says
+
+	// The fields below are guarded by mu. Only the thread of the scan changes the first two.
+
+	reads   string          // what is read; empty if nothing is
+	steps   int             // of the reading
+	givenUp bool            // the thread reads one thing for too long: its answer does not count
+	gaveUp  map[string]bool // what this call gave up
 
 	pidNS, host uint64                   // the PID and the network namespace of process 1, by inode
 	found       map[uint64]podsource.Pod // the network namespaces, by inode
@@ -54,7 +59,7 @@ type scan struct {
 	foundNew  bool                 // whether it found new network namespaces; those without an address don't count
 	readRoots map[processRoot]bool // the roots whose mounts were read, and whether no namespace is among them
 	mountText int                  // bytes of mountinfo files
-	truncated bool                 // some mounts were not read
+	missing   string               // why other namespaces may not be found
 
 	maxMountText int // the limit of mountText: a tenant may make any number of roots
 }
@@ -63,7 +68,7 @@ type scan struct {
 // times. It begins again without what hangs.
 func (s *Source) scan(ctx context.Context) (*scan, error) {
 	gaveUp := make(map[string]bool)
-	for patience := s.patience; ; patience = s.patience / 4 { // others may hang for the same reason
+	for patience := s.opts.Patience; ; patience = s.opts.Patience / 4 { // others may hang for the same reason
 		sc := s.newScan(ctx)
 		sc.gaveUp = gaveUp
 		if hangs, err := sc.watch(ctx, patience, sc.readNode); !hangs {
@@ -81,10 +86,9 @@ func (s *Source) newScan(ctx context.Context) *scan {
 
 // readNode reads all processes several times.
 func (s *scan) readNode() error {
-	const first = "the namespaces of process 1"
-	s.within(first, s.checkNode)
+	s.within("the namespaces of process 1", s.checkNode)
 	if s.err == nil && s.host == 0 {
-		s.err = errors.New(first + " can't be read in time")
+		s.err = errors.New("the namespaces of process 1 can't be read in time")
 	}
 	// A process may start with a PID that was already passed, and the last other
 	// process of its namespace may end before it is read. So the last scan is one
@@ -92,42 +96,33 @@ func (s *scan) readNode() error {
 	for n := 0; s.err == nil && (n < minScans || n < maxScans && s.foundNew); n++ {
 		s.processes()
 	}
+	if s.foundNew {
+		s.missing = "new network namespaces appear faster than they are read"
+	}
 	s.noteClaims()
+	if errors.Is(s.err, fs.ErrPermission) {
+		s.err = fmt.Errorf("%w; this needs CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN and CAP_SYS_PTRACE over the node, "+
+			"as a privileged container with hostPID has them, and a procfs without hidepid", s.err)
+	}
 	return s.err
 }
 
-// processes reads every process: its environment, its threads and its mounts.
+// processes reads every process: first all environments, since a plugin may run for milliseconds,
+// and the rest takes longer. Mounts are read last: if the last process of a namespace ends before
+// it is read, the namespace may have been mounted instead.
 func (s *scan) processes() {
-	pids := s.pids()
 	// What was not read whole is read again. Where no namespace was mounted, none is looked for
-	// again, unless the last process of one has ended before the namespace was read: it may have
-	// been mounted there instead. Another one that is mounted there now has no address yet, or the
-	// next call finds it. A release takes two calls (R5).
-	moved := false
-	for inode := range s.withProcess {
-		_, found := s.found[inode]
-		moved = moved || !found && inode != 0 // 0 could not be read
-	}
-	maps.DeleteFunc(s.readRoots, func(_ processRoot, none bool) bool { return !none || moved })
+	// again. One that is mounted there since is new and has no address yet, or the next call
+	// finds it. A release takes two calls (R5).
+	maps.DeleteFunc(s.readRoots, func(_ processRoot, none bool) bool { return !none })
 	maps.DeleteFunc(s.found, func(inode uint64, _ podsource.Pod) bool { return !s.whole[inode] })
-	s.truncated, s.mountText, s.foundNew = false, 0, false
-	// Environments first, of the youngest processes first: a plugin may run for
-	// milliseconds, and the rest takes longer.
-	for _, pid := range slices.Backward(pids) {
-		s.process(pid, s.readEnvironment)
-	}
-	for _, pid := range pids {
-		s.process(pid, s.readNamespaces)
-	}
-}
-
-// process reads a process, unless there is an error.
-func (s *scan) process(pid string, read func(pid, dir string)) {
-	if s.err = cmp.Or(s.err, s.ended()); s.err != nil {
-		return
-	}
-	if s.within("process "+pid, func() { read(pid, s.opts.Proc+"/"+pid) }); s.err != nil {
-		s.err = fmt.Errorf("reading process %s: %w", pid, s.err)
+	s.missing, s.mountText, s.foundNew = "", 0, false
+	pids := s.pids()
+	readMounts := func(pid, dir string) { s.anyThread(pid, dir, s.readMounts) }
+	for _, read := range []func(pid, dir string){s.readEnvironment, s.readNamespaces, readMounts} {
+		for _, pid := range slices.Backward(pids) { // the youngest first
+			s.process(pid, read)
+		}
 	}
 }
 
@@ -140,21 +135,26 @@ func (s *scan) pids() []string {
 	return pids
 }
 
-// readNamespaces reads the network namespaces of a process's threads, and its mounts. It
-// reads all threads: the first one, which stands for the process in procfs, may end
-// before the others.
+// process reads a process, unless there is an error.
+func (s *scan) process(pid string, read func(pid, dir string)) {
+	if s.err = cmp.Or(s.err, s.ended()); s.err == nil {
+		s.within("process "+pid, func() { read(pid, s.opts.Proc+"/"+pid) })
+	}
+}
+
+// readNamespaces reads the network namespaces of a process's threads. It reads all threads: the
+// first one, which stands for the process in procfs, may end before the others.
 func (s *scan) readNamespaces(pid, dir string) {
 	for _, thread := range s.threads(dir) {
-		inode, _ := s.nsInode(thread, "/ns/net")
+		inode, ok := s.nsInode(thread, "/ns/net")
 		s.withProcess[inode] = true
-		if s.whole[inode] {
+		if !ok || s.whole[inode] {
 			continue
 		}
 		if ns, ok := s.open(thread, "/ns/net", unix.O_RDONLY); ok {
 			s.readNetNS(ns, "of process "+pid)
 		}
 	}
-	s.anyThread(pid, dir, s.readMounts)
 }
 
 // threads returns the directories of a process's threads. With three links the directory
@@ -162,7 +162,7 @@ func (s *scan) readNamespaces(pid, dir string) {
 // thread, since the others end before it. It is shown by the directory of the process, too.
 func (s *scan) threads(dir string) []string {
 	var stat unix.Stat_t
-	if s.could(dir, unix.Stat(dir+"/task", &stat)) && stat.Nlink == 3 {
+	if s.could(dir, "/task", unix.Stat(dir+"/task", &stat)) && stat.Nlink == 3 {
 		return []string{dir}
 	}
 	threads := s.numericEntries(dir, "/task")
@@ -180,20 +180,20 @@ const maxListings = 10
 // to one that has not ended.
 func (s *scan) anyThread(pid, dir string, read func(dir string) bool) (running bool) {
 	tried, threads := make(map[string]bool), []string{dir}
-	for range maxListings {
+	for n := 0; len(threads) > 0; n++ {
+		if n == maxListings {
+			s.late["process "+pid+" can't be read in time: its threads start and end all the time"] = true
+			return true
+		}
 		for _, thread := range threads {
-			tried[path.Base(thread)] = true
 			if read(thread) || s.err != nil {
 				return true
 			}
+			tried[path.Base(thread)] = true
 		}
 		threads = slices.DeleteFunc(s.threads(dir), func(thread string) bool { return tried[path.Base(thread)] })
-		if len(threads) == 0 { // all have ended
-			return false
-		}
 	}
-	s.late["process "+pid+" can't be read in time: its threads start and end all the time"] = true
-	return true
+	return false // all have ended
 }
 
 // numericEntries returns the entries of a directory that are numbers: processes, or
@@ -204,18 +204,20 @@ func (s *scan) numericEntries(dir, name string) (numbers []string) {
 		numbers, err = d.Readdirnames(-1)
 		_ = d.Close() // it was only read
 	}
-	s.could(dir, err)
+	s.could(dir, name, err)
 	return slices.DeleteFunc(numbers, func(name string) bool { return name[0] < '0' || name[0] > '9' })
 }
 
 // nsInode returns the inode number of the namespace that a link of procfs leads to. It is zero,
 // which no namespace has, if the link could not be read.
 func (s *scan) nsInode(dir, name string) (inode uint64, ok bool) {
-	link, err := os.Readlink(dir + name)
+	var link [64]byte
+	n, err := unix.Readlink(dir+name, link[:])
 	if err == nil {
-		inode, err = inodeIn(link)
+		_, number, _ := strings.Cut(string(link[:n]), ":[") // net:[4026531833]
+		inode, err = strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
 	}
-	return inode, s.could(dir, err)
+	return inode, s.could(dir, name, err)
 }
 
 // open opens a file of a process or thread.
@@ -224,15 +226,15 @@ func (s *scan) open(dir, name string, flags int) (fd int, ok bool) {
 	if errors.Is(err, syscall.EINVAL) { // of mountinfo: the thread has no mount namespace any more
 		err = syscall.ESRCH
 	}
-	return fd, err == nil || s.could(dir, os.NewSyscallError("open "+dir+name, err)) // if it is open, the caller closes it first
+	return fd, err == nil || s.could(dir, name, err) // if it is open, the caller closes it first
 }
 
 // could reports whether a file in the directory of a process or thread could be read. An
 // error that does not mean that the thread has ended is noted.
-func (s *scan) could(dir string, err error) bool {
-	s.step(s.last)
+func (s *scan) could(dir, name string, err error) bool {
+	s.step(s.reads)
 	if err != nil && s.err == nil && !hasExited(dir, err) {
-		s.err = hint(err)
+		s.err = fmt.Errorf("reading %s%s: %w", dir, name, err)
 	}
 	return err == nil
 }
@@ -248,13 +250,134 @@ func hasExited(dir string, err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// inodeIn returns the inode number in the name of a namespace, such as
-// "net:[4026531833]".
-func inodeIn(name string) (uint64, error) {
-	_, number, _ := strings.Cut(name, ":[")
-	inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%q is not a namespace", name)
+// A namespaceMount is the mount of a network namespace.
+type namespaceMount struct {
+	inode uint64
+	point string // absolute
+}
+
+// unescape decodes the kernel's escapes in a mount point (show_mountinfo in its
+// fs/proc_namespace.c).
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
+
+// namespaceMounts returns all mounts of network namespaces in a mountinfo file
+// (proc(5)), or an error (R2). A line may have any length. Package mountinfo of moby
+// fails for one of more than 64 KiB (bufio.Scanner), which a tenant can make.
+//
+//	36 24 0:4 net:[4026532255] /run/netns/web rw shared:9 - nsfs nsfs rw
+func namespaceMounts(text []byte) (mounts []namespaceMount, err error) {
+	for line := range bytes.Lines(text) {
+		before, after, ok := bytes.Cut(line, []byte(" - "))
+		if ok && !(bytes.HasPrefix(after, []byte("nsfs ")) && bytes.Contains(before, []byte(" net:["))) {
+			continue
+		}
+		m := netNSMount.FindSubmatch(before)
+		if !ok || m == nil {
+			return nil, fmt.Errorf("%q is not a mount", line)
+		}
+		inode, _ := strconv.ParseUint(string(m[1]), 10, 64) // it has at most 18 digits
+		mounts = append(mounts, namespaceMount{inode, unescape(string(m[2]))})
 	}
-	return inode, nil
+	return mounts, nil
+}
+
+// netNSMount matches the beginning of a line. A mount point may contain white space other than " ".
+var netNSMount = regexp.MustCompile(`^[^ ]+ [^ ]+ [^ ]+ net:\[([0-9]{1,18})\] (/[^ ]*) `)
+
+// A processRoot is the root directory of a process. The process sees the mounts of
+// its mount namespace that are below its root, so two processes of one mount namespace
+// may see different mounts (hazard 60).
+type processRoot struct {
+	mount, inode uint64
+}
+
+// rootOf identifies a thread's root. On a file system that refuses this call, such as
+// FUSE, and before Linux 5.8 its mount is 0, which none is: its mounts are always read.
+func (s *scan) rootOf(dir string) (id processRoot) {
+	var stat unix.Statx_t
+	if unix.Statx(unix.AT_FDCWD, dir+"/root", unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat) == nil {
+		id = processRoot{stat.Mnt_id, stat.Ino}
+	}
+	s.step(s.reads)
+	return id
+}
+
+// readMounts reads the network namespaces that are mounted below a thread's root.
+func (s *scan) readMounts(dir string) bool {
+	id := s.rootOf(dir)
+	if _, read := s.readRoots[id]; read || s.mountText > s.maxMountText {
+		return true
+	}
+	var text []byte // as other processes see it, too
+	s.within(fmt.Sprintf("the mounts below root %d:%d", id.mount, id.inode), func() { text = s.read(dir, "/mountinfo", maxProcfs) })
+	if len(text) == 0 {
+		return false
+	}
+	s.mountText += len(text)
+	whole := len(text) < maxProcfs && s.mountText <= s.maxMountText // after that others are not read
+	if !whole {
+		s.missing = "some process has more mounts than are read"
+	}
+	text = text[:bytes.LastIndexByte(text, '\n')+1] // the last line may not be whole
+	mounts, err := namespaceMounts(text)
+	s.could(dir, "/mountinfo", err)
+	// A root in another mount namespace, as after nsenter --root, is not among the mounts:
+	// other processes with this root see others. If it is among them, so are all below it.
+	mount := strconv.FormatUint(id.mount, 10) + " "
+	isOwn := bytes.HasPrefix(text, []byte(mount)) || bytes.Contains(text, []byte("\n"+mount))
+	if len(mounts) > 0 {
+		root, ok := s.open(dir, "/root", unix.O_PATH|unix.O_DIRECTORY)
+		if !ok {
+			return false
+		}
+		defer func() { _ = unix.Close(root) }() // nothing was written through it
+		for _, m := range mounts {
+			name, inode := path.Base(m.point), m.inode
+			if as, ok := s.mountedAs[name]; ok && as != inode {
+				inode = 0
+			}
+			s.mountedAs[name] = inode
+			if !s.whole[m.inode] {
+				s.readMountedNetNS(root, m)
+			}
+		}
+	}
+	if isOwn && (len(mounts) == 0 || s.rootOf(dir) == id) { // else they were looked for below another root
+		s.readRoots[id] = whole && len(mounts) == 0
+	}
+	return true
+}
+
+// readMountedNetNS reads a namespace at its mount point below a process's root. If a file
+// system in its path refuses that, such as FUSE, with any error, it notes that the namespace
+// exists. It may still be found elsewhere.
+func (s *scan) readMountedNetNS(root int, m namespaceMount) {
+	where := "mounted at " + printable(m.point)
+	s.within(fmt.Sprintf("network namespace %d, %s,", m.inode, where), func() {
+		if ns, err := openMount(root, m); err != nil {
+			s.note(m.inode, where, nil, err)
+		} else if ns >= 0 {
+			s.readNetNS(ns, where)
+		}
+	})
+}
+
+// openMount opens a namespace at its mount point. If another mount hides it, the result is
+// negative. That is checked first: opening a pipe or a device there could block.
+func openMount(root int, m namespaceMount) (ns int, err error) {
+	fd, err := unix.Openat(root, "."+m.point, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return -1, nil
+	}
+	if err != nil {
+		return -1, err
+	}
+	defer func() { _ = unix.Close(fd) }() // nothing was written through it
+	var statfs unix.Statfs_t
+	var stat unix.Stat_t
+	err = errors.Join(unix.Fstatfs(fd, &statfs), unix.Fstat(fd, &stat))
+	if err != nil || statfs.Type != unix.NSFS_MAGIC || stat.Ino != m.inode {
+		return -1, err
+	}
+	return unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }

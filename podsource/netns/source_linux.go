@@ -9,10 +9,14 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,11 +32,10 @@ const initialPIDNamespace = 0xEFFFFFFC
 // A Source asks the kernel which ADDs are in flight and which addresses are in use.
 // It keeps nothing open between calls.
 type Source struct {
-	opts     Options
-	setns    func(fd, kind int) error
-	patience time.Duration        // how long a call of the kernel may take
-	last     atomic.Pointer[scan] // of the last call of Pods, until Living uses it
-	boot     boottime.Earliest
+	opts  Options
+	setns func(fd, kind int) error
+	last  atomic.Pointer[scan] // of the last call of Pods, until Living uses it
+	boot  boottime.Earliest
 
 	mu    sync.Mutex
 	hangs map[string]int // the threads of which the reading of a process or another thing has not returned
@@ -45,7 +48,8 @@ func New(opts Options) (*Source, error) {
 	}
 	opts.Proc = cmp.Or(opts.Proc, "/proc")
 	opts.LongestADD = cmp.Or(opts.LongestADD, DefaultLongestADD)
-	s := &Source{opts: opts, setns: unix.Setns, patience: cmp.Or(opts.Patience, time.Second), hangs: make(map[string]int)}
+	opts.Patience = cmp.Or(opts.Patience, time.Second)
+	s := &Source{opts: opts, setns: unix.Setns, hangs: make(map[string]int)}
 	s.boot.Read() // notices when the clock is set forward from now on
 	return s, nil
 }
@@ -114,7 +118,6 @@ func (s *scan) checkNode() {
 	s.host, _ = s.nsInode(dir, "/ns/net")
 	switch {
 	case s.err != nil:
-		s.err = fmt.Errorf("reading process 1: %w", s.err)
 	case s.host == 0:
 		s.err = fmt.Errorf("reading process 1: %w; is a procfs mounted at %s, and without hidepid?", fs.ErrNotExist, s.opts.Proc)
 	case s.pidNS != initialPIDNamespace && !s.opts.Nested:
@@ -123,15 +126,6 @@ func (s *scan) checkNode() {
 	case s.pidNS != initialPIDNamespace && !s.opts.StartedByRuntime:
 		s.checkNested()
 	}
-}
-
-// hint adds to a permission error what it takes.
-func hint(err error) error {
-	if errors.Is(err, fs.ErrPermission) {
-		err = fmt.Errorf("%w; this needs CAP_DAC_READ_SEARCH, CAP_SYS_ADMIN and CAP_SYS_PTRACE over the node, "+
-			"as a privileged container with hostPID has them, and a procfs without hidepid", err)
-	}
-	return err
 }
 
 var errOwnProcess1 = errors.New("process 1 is a container's, and nothing shows that this container is a node: " +
@@ -159,8 +153,7 @@ func (s *scan) checkNested() {
 			return
 		}
 	}
-	var own uint64 // the mounts of this process
-	for pid := "self"; s.err == nil; {
+	for pid, own := "self", uint64(0); s.err == nil; { // the mounts of this process
 		dir := s.opts.Proc + "/" + pid
 		mounts, ok := s.nsInode(dir, "/ns/mnt")
 		_, parent, _, alive := s.readStat(dir)
@@ -171,11 +164,122 @@ func (s *scan) checkNested() {
 		case mounts != own:
 			return
 		case parent == "0" || parent == "1": // 0 is outside the PID namespace
-			s.err = errOwnProcess1
-			if len(s.late) > 0 { // it may be one of these that shows it
-				s.err = fmt.Errorf("%w (%s)", errOwnProcess1, strings.Join(slices.Sorted(maps.Keys(s.late)), "; "))
-			}
+			s.err = fmt.Errorf("%w (not read: %q)", errOwnProcess1, slices.Sorted(maps.Keys(s.late))) // one of these may show it
 		}
 		pid = parent
 	}
 }
+
+// Living returns a function that reports whether a network namespace that had a path
+// at a time still exists, and whether that is certain. It is for package cnicache.
+//
+// For the path of a process, such as /proc/4711/ns/net, the process must exist and
+// must have started by that time. Any other path is looked up among the mounts of all
+// processes of the node, by its last element only, since its directory may have
+// another path in another mount namespace. The path is never looked up in this
+// process's own mount namespace. If nothing with that name is mounted, symbolic links
+// are followed from process 1's root, and the same rules hold for their targets.
+//
+// If it can't decide, it reports whether the time is after the node's boot, since no
+// namespace outlives a boot, and that this is not certain. It can't decide for an
+// empty path, for one that only its writer could follow, for links that form a circle
+// or can't be read, for a procfs at another path, if there are too many mounts to be
+// read or a process can't be read in time, and for the path of a process that exists and seems to have started later: it may
+// have got the PID of another one, or the clock was set since (hazards 80 and 115).
+//
+// Living uses what Pods found if Pods was called since the last call of Living.
+// Otherwise it reads the node again, with the errors of Pods.
+func (s *Source) Living(ctx context.Context) (func(path string, at time.Time) (lives, sure bool), error) {
+	sc := s.last.Swap(nil)
+	if sc == nil {
+		var err error
+		if sc, err = s.scan(ctx); err != nil {
+			return nil, err
+		}
+	}
+	boot := s.boot.Read()
+	return func(file string, at time.Time) (lives, sure bool) {
+		thisBoot := !at.Before(boot.Add(-timestampTolerance))
+		one, both := s.newScan(ctx), [2]bool{}
+		one.mountedAs, one.missing, one.late = sc.mountedAs, sc.missing, maps.Clone(sc.late)
+		hangs, err := one.watch(ctx, s.opts.Patience, func() error {
+			both[0], both[1] = one.lives(file, at, boot, thisBoot)
+			return nil
+		})
+		if hangs || err != nil { // then the thread may still write the result
+			return thisBoot, false
+		}
+		return both[0], both[1]
+	}, nil
+}
+
+// lives is what Living returns.
+func (s *scan) lives(file string, at, boot time.Time, thisBoot bool) (lives, sure bool) {
+	for range 40 { // symbolic links are followed, as in the kernel
+		clean := path.Clean(file)
+		if m := processPath.FindStringSubmatch(clean); m != nil {
+			lives = thisBoot
+			s.within("process "+m[1], func() { lives, sure = s.processLives(m[1], boot, at) })
+			return lives, sure
+		}
+		if !path.IsAbs(file) || strings.Contains(file, "/proc/") { // no path, or one that only its writer could follow
+			break
+		}
+		if _, ok := s.mountedAs[path.Base(clean)]; ok {
+			return true, true
+		}
+		next, err := "", error(nil)
+		s.within("the root of process 1", func() { next, err = s.follow(file) })
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			unclear := s.missing != "" || len(s.late) > 0 || otherProcfs.MatchString(clean)
+			return thisBoot && unclear, !unclear
+		}
+		file = next // empty beside an error, and if it hangs
+	}
+	return thisBoot, false
+}
+
+// otherProcfs matches the path of a process's namespace, or of an open descriptor, in
+// a procfs that is mounted at an unknown path.
+var otherProcfs = regexp.MustCompile(`/(?:ns/net|fd/[0-9]+)$`)
+
+// processLives reports whether a process exists, had started by a time, and has a
+// thread in a network namespace, and whether that is certain: if it seems to have started
+// later, it is not. It lives if something else is not known.
+func (s *scan) processLives(pid string, boot, at time.Time) (lives, sure bool) {
+	dir := s.opts.Proc + "/" + pid
+	_, _, started, ok := s.readStat(dir)
+	inNetNS := ok && s.anyThread(pid, dir, func(dir string) bool { // a zombie has no thread in one
+		_, ok := s.nsInode(dir, "/ns/net")
+		return ok
+	})
+	later := boot.Add(started).After(at.Add(timestampTolerance))
+	return s.err != nil || inNetNS && !later, s.err != nil || !inNetNS || !later
+}
+
+// follow replaces the first symbolic link in an absolute path by its target, from
+// process 1's root. If there is none, it returns fs.ErrNotExist. (The kernel would look up an
+// absolute target from this process's root.)
+func (s *scan) follow(file string) (string, error) {
+	for done, rest := "/", file; rest != ""; { // done has no links
+		var name string
+		name, rest, _ = strings.Cut(rest, "/")
+		next := path.Join(done, name)
+		target, err := os.Readlink(s.opts.Proc + "/1/root" + next)
+		switch {
+		case errors.Is(err, syscall.EINVAL): // not a link
+			done = next
+		case err != nil:
+			return "", err
+		case path.IsAbs(target):
+			return target + "/" + rest, nil
+		default:
+			return done + "/" + target + "/" + rest, nil
+		}
+	}
+	return "", fs.ErrNotExist
+}
+
+// timestampTolerance is how far the times of files and of processes may be apart: some
+// file systems keep only whole seconds.
+const timestampTolerance = 2 * time.Second

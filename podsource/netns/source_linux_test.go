@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -18,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -234,8 +236,8 @@ func TestNoPrivilege(t *testing.T) {
 		{"what the documentation says, as the systemd unit has it", "0", enough, isNested, `^\["10.0.0.2"\]\n$`},
 		{"a container's own processes", "0", root, "", "^error: 0 pods, source does not exist on this node: .*the agent's pod needs hostPID"},
 		{"root of a user namespace", "0", inUserNS, isNested, "^error: 0 pods, .*permission denied; " + needs},
-		{"nobody", "0", nobody, isNested, "^error: 0 pods, reading process 1: readlink /proc/1/ns/pid: permission denied; " + needs},
-		{"one of several processes", "0", nobody, proc, "^error: 0 pods, reading process 2: .*permission denied; " + needs},
+		{"nobody", "0", nobody, isNested, "^error: 0 pods, reading /proc/1/ns/pid: permission denied; " + needs},
+		{"one of several processes", "0", nobody, proc, "^error: 0 pods, reading /run/proc/2/.*permission denied; " + needs},
 		{"processes can't be read", "1", nobody, isNested, "operation not permitted; " + needs},
 		{"processes can't be seen", "2", nobody, isNested, "without hidepid\\?"},
 	} {
@@ -349,9 +351,9 @@ func TestNothingIsLeft(t *testing.T) {
 		return err == nil && inode != home
 	}
 	stray, refused := nested(t), nested(t)
+	n := 0
 	stray.setns = func(fd, kind int) error {
-		inode, err := inodeAt(fmt.Sprintf("/proc/self/fd/%d", fd))
-		if err != nil || inode == home && isStray("/proc/thread-self") {
+		if n++; n%2 == 0 && isStray("/proc/thread-self") { // the first change of namespace enters one
 			return unix.EPERM // the thread can't return
 		}
 		return unix.Setns(fd, kind)
@@ -437,4 +439,117 @@ func TestManyNamespaces(t *testing.T) {
 		stop = sleepers(0)
 	}
 	stop()
+}
+
+// An agent that sees only the processes of its own pod must not take the pod for a
+// node: it would declare that it sees all addresses, and every address that it does
+// not see would be released (hazard 79).
+//
+// Guard: [scan.checkNested] requires a process that shows that process 1 is a
+// node's.
+func TestHazard79OwnPodTakenForNode(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	const refused = "The agent's pod needs hostPID"
+	for _, row := range []struct{ reason, start, want string }{
+		{"an agent's pod without hostPID", "container", refused},
+		{"... where a shell or an init starts the agent, or directly on a node without containers", "container child", refused},
+		{"... with a shared PID namespace: process 1 has mounts of its own", "beside", refused},
+		{"... where process 1 adopted the agent, whose parent has ended", "container mounts", refused},
+		{"... where another container started the agent", "container mounts child", refused},
+		{"... in a PID namespace of its own", "container processes", "[]"},
+		{"in a container with hostPID, alone on the node", "container child mounts", "[]"},
+		{"... started by a shell", "container child mounts child", "[]"},
+		{"on a node with a container", "child", "[]"},
+		{"a plugin directly on a node without containers", "container, started", "[]"},
+		{"in a container with the node's procfs and without hostPID", "child processes child", "[]"},
+	} {
+		cmd := reexec(t, starter)
+		start, started, _ := strings.Cut(row.start, ", ")
+		cmd.Env = slices.Concat(cmd.Env, []string{"NETNS_TEST_ROW=" + start, "NETNS_TEST_NESTED=" + max(started, "1")})
+		out, _ := cmd.CombinedOutput() // the text has the error, too
+		if got := string(out); !strings.Contains(got, row.want) || strings.HasPrefix(got, "error: ") != (row.want == refused) {
+			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
+		}
+	}
+	own := map[string]string{"../self": "link:7", "ns/pid": "link:pid:[5]", "stat": "7 (agent) S 8" + strings.Repeat(" 0", 18)}
+	ofShell := maps.Clone(own)
+	ofShell["ns/mnt"], ofShell["../8/ns/pid"], ofShell["../8/stat"] = "link:mnt:[1]", "link:pid:[5]", own["stat"]
+	besideOne := maps.Clone(ofShell)
+	besideOne["stat"], besideOne["../9/x"] = strings.Replace(own["stat"], "S 8", "S 1", 1), ""
+	for _, row := range []struct{ reason, proc, want string }{
+		{"no process can be listed", t.TempDir() + "/none", "listing the node's processes"},
+		{"a process that ends meanwhile shows nothing", procOf(t, map[string]string{"x": ""}), "the ancestors of this process"},
+		{"a process that can't be read", procOf(t, map[string]string{"ns/pid": ""}), "/7/ns/pid: "},
+		{"the mount namespace of this process can't be read", procOf(t, own), "the ancestors of this process"},
+		{"... nor that of its parent", procOf(t, ofShell), "the ancestors of this process"},
+		{"one that can't be read in time could show it", procOf(t, besideOne), `(not read: ["process 9 can't be read in time"])`},
+	} {
+		s := scanOf(t, row.proc)
+		s.pidNS, s.hangs["process 9"] = 5, 1
+		if s.checkNested(); s.err == nil || !strings.Contains(s.err.Error(), row.want) {
+			t.Errorf("%s: got %v, want %q", row.reason, s.err, row.want)
+		}
+	}
+}
+
+// An attachment is the address of a mounted network namespace.
+func TestSource(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	gctest.TestSource(t, func(t *testing.T) gctest.Fixture {
+		must := func(err error) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		proc := t.TempDir() + "/proc"
+		repair := func() { must(os.Symlink("/proc", proc)) }
+		repair()
+		s, err := New(Options{Proc: proc, Nested: true, Networks: []string{"podnet", "storage"}})
+		must(err)
+		both := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) { // in one answer, as the test takes it
+			a, err := s.Pods(ctx)
+			if err != nil {
+				return a, err
+			}
+			adds, seen := parts(t, a)
+			seen.SeesADDs, seen.Pods = adds.SeesADDs, append(seen.Pods, adds.Pods...)
+			return seen, nil
+		})
+		mounts := make(map[string]bool)
+		mountOf := func(at podsource.Attachment) string { return "/run/netns/" + at.ContainerID + "-" + at.IfName }
+		remove := func(path string) {
+			if mounts[path] {
+				unmount(t, path)
+				must(os.Remove(path))
+				delete(mounts, path)
+			}
+		}
+		reboot := func() {
+			for path := range mounts {
+				remove(path)
+			}
+		}
+		t.Cleanup(reboot)
+		return gctest.Fixture{
+			Source: both, Networks: []string{"podnet", "storage"},
+			Attach: func(at podsource.Attachment) {
+				var ips []string
+				for _, ip := range at.IPs {
+					ips = append(ips, ip.String())
+				}
+				if path := mountOf(at); !mounts[path] {
+					mountNamespace(t, path, ips...)
+					mounts[path] = true
+				}
+			},
+			Detach: func(at podsource.Attachment) { remove(mountOf(at)) },
+			Break:  func() { must(os.Remove(proc)) },
+			Repair: repair,
+			Reboot: reboot,
+		}
+	})
 }

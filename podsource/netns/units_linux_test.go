@@ -3,7 +3,6 @@
 package netns
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -118,16 +117,10 @@ func TestHazard60FirstThreadHasEnded(t *testing.T) {
 //
 // Guard: [scan.readEnvironment] reads the other threads if an environment is empty.
 func TestHazard60EnvironmentOfFirstThreadIsEmpty(t *testing.T) {
-	proc := t.TempDir()
-	for file, text := range map[string]string{
-		"7/environ": "", "7/task/7/environ": "", "7/task/8/environ": "CNI_COMMAND=ADD\x00CNI_CONTAINERID=outlives\x00",
-		"9/environ": "", "9/task/9/environ": "",
-	} {
-		path := filepath.Join(proc, file)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
-			t.Fatal(err)
-		}
-	}
+	proc := procOf(t, map[string]string{
+		"environ": "", "task/7/environ": "", "task/8/environ": "CNI_COMMAND=ADD\x00CNI_CONTAINERID=outlives\x00",
+		"../9/environ": "", "../9/task/9/environ": "",
+	})
 	s := scanOf(t, proc)
 	for _, pid := range []string{"7", "9"} { // 9 is like a kernel thread, without environment
 		if s.readEnvironment(pid, proc+"/"+pid); s.err != nil {
@@ -141,9 +134,10 @@ func TestHazard60EnvironmentOfFirstThreadIsEmpty(t *testing.T) {
 
 // A process is in the claimed namespace only if everything about it can be read. Else it
 // claims its container, and if it is in the node's PID namespace, it sets up a namespace that may
-// lack its address. Others without address count (hazard 59).
+// lack its address. Others without address count (hazard 59). If it has ended it claims its
+// container, and if it has run for too long it does not.
 func TestADDs(t *testing.T) {
-	const path, stat = "/run/netns/a", "7 (bridge) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711"
+	const path, stat = "/run/netns/a", "7 (bridge) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 "
 	in5 := map[string]string{"ns/net": "link:net:[5]", "task/7/x": ""}
 	both := map[string]string{"task/7/ns/net": "link:net:[5]", "task/8/ns/net": "link:net:[6]"} // in any order
 	reverse := map[string]string{"task/7/ns/net": "link:net:[6]", "task/8/ns/net": "link:net:[5]"}
@@ -169,10 +163,13 @@ func TestADDs(t *testing.T) {
 		{"neither is known", map[string]string{"task/7/x": ""}, 2, path, nil, true, false},
 		{"two namespaces are mounted under that name", in5, 2, path, []uint64{5, 6, 5}, true, false},
 		{"... and it is in the node's PID namespace", in5, 1, path, []uint64{6, 5, 5}, true, false},
+		{"it has ended since", map[string]string{"stat": "link:none"}, 2, path, nil, true, false},
+		{"it has run for longer than an ADD takes", map[string]string{"stat": stat + "0"}, 1, path, nil, false, false},
+		{"it can't be read, which is an error (R2)", map[string]string{"stat": "garbage"}, 1, path, nil, true, false},
 		{"it claims the namespace of a process", map[string]string{"../8/ns/net": "link:net:[5]"}, 1, "/host/proc/8/ns/net/.", nil, true, true},
 		{"... that has ended", in5, 2, "/proc/8/ns/net", nil, true, false},
 	} {
-		files := map[string]string{"stat": stat, "root": "link:/"}
+		files := map[string]string{"stat": stat + "4711", "root": "link:/"}
 		maps.Copy(files, row.files)
 		for _, inode := range row.mounted {
 			files["mountinfo"] += fmt.Sprintf("36 24 0:4 net:[%d] %s rw - nsfs nsfs rw\n", inode, path)
@@ -185,7 +182,12 @@ func TestADDs(t *testing.T) {
 		s.readMounts(s.opts.Proc + "/7")
 		s.adds = []cniADD{{pid: "7", pidNS: row.pidNS, containerIDs: []string{"a", "b"}, netNS: row.netNS}}
 		s.noteClaims()
-		if (len(s.claims) == 2) != row.claims || (s.unaddressed[5] == "") != row.setsUp5 || s.unaddressed[6] == "" || s.err != nil {
+		by := "process 7"
+		if strings.HasPrefix(files["stat"], stat) {
+			by += ` ("bridge")`
+		}
+		if (len(s.claims) == 2) != row.claims || row.claims && s.claims["a"] != by || (s.err != nil) != (files["stat"] == "garbage") ||
+			(s.unaddressed[5] == "") != row.setsUp5 || s.unaddressed[6] == "" {
 			t.Errorf("%s: the claims are %v, without address are %v, error %v", row.reason, s.claims, s.unaddressed, s.err)
 		}
 	}
@@ -218,36 +220,6 @@ func TestReadStat(t *testing.T) {
 	}
 }
 
-// TestClaims: an ADD counts if its process ended meanwhile, and does not if it has run
-// for too long. A process that can't be read is an error (R2).
-func TestClaims(t *testing.T) {
-	up := boottime.Since()
-	stat := func(started time.Duration) string {
-		return fmt.Sprintf("7 (bridge) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 %d", started/(time.Second/ticks))
-	}
-	for _, row := range []struct {
-		reason, stat string // none: the process has ended
-		want         string
-		err          bool
-	}{
-		{"ended since", "", "process 7", false},
-		{"in flight", stat(up), `process 7 ("bridge")`, false},
-		{"for longer than an ADD takes", stat(up - 2*time.Hour), "", false},
-		{"can't be read", "garbage", "", true},
-	} {
-		s := scanOf(t, t.TempDir())
-		s.adds, s.opts.LongestADD = []cniADD{{pid: "7", containerIDs: []string{"a"}}}, time.Hour
-		if row.stat != "" {
-			if err := errors.Join(os.Mkdir(filepath.Join(s.opts.Proc, "7"), 0o755), os.WriteFile(filepath.Join(s.opts.Proc, "7", "stat"), []byte(row.stat), 0o600)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if s.noteClaims(); (s.err != nil) != row.err || s.err == nil && s.claims["a"] != row.want {
-			t.Errorf("%s: %v, %v", row.reason, s.claims, s.err)
-		}
-	}
-}
-
 // A process has ended when all its threads have ended.
 func TestAnyThread(t *testing.T) {
 	for _, row := range []struct {
@@ -264,7 +236,7 @@ func TestAnyThread(t *testing.T) {
 		read := make(map[string]int)
 		got := s.anyThread("7", s.opts.Proc+"/7", func(dir string) bool {
 			read[filepath.Base(dir)]++
-			return len(s.read(dir, "/file")) > 0
+			return len(s.read(dir, "/file", maxProcfs)) > 0
 		})
 		if got != row.want || read["7"] != 1 || read["8"] > 1 {
 			t.Errorf("%s: got %t, read %v", row.reason, got, read)
@@ -305,7 +277,7 @@ func TestProcessThatCannotBeRead(t *testing.T) {
 		{"its root is gone", map[string]string{"mountinfo": mountinfo}, false},
 	} {
 		s := scanOf(t, procOf(t, row.files))
-		if s.processes(); (s.err != nil) != row.fails || s.err != nil && !strings.Contains(s.err.Error(), "process 7") || len(s.found) > 0 {
+		if s.processes(); (s.err != nil) != row.fails || s.err != nil && !strings.Contains(s.err.Error(), "reading "+s.opts.Proc+"/7/") || len(s.found) > 0 {
 			t.Errorf("%s: got %v and %v", row.reason, s.err, s.found)
 		}
 	}
@@ -346,7 +318,7 @@ func TestLongestFile(t *testing.T) {
 	for name, limit := range map[string]int{"environ": maxEnvironment, "mountinfo": maxProcfs} { // into one buffer, in any order
 		for size, want := range map[int]int{limit - 1: limit - 1, limit: limit, 3 * limit: limit} {
 			proc := procOf(t, map[string]string{name: strings.Repeat("x", size)})
-			if text := s.read(proc+"/7", "/"+name); len(text) != want || len(s.buf) > 2*maxProcfs {
+			if text := s.read(proc+"/7", "/"+name, limit); len(text) != want || cap(s.buf) > 2*maxProcfs {
 				t.Errorf("%s, %d bytes: got %d into %d", name, size, len(text), len(s.buf))
 			}
 		}

@@ -5,6 +5,7 @@ package netns
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -26,39 +27,37 @@ func (s *scan) within(what string, do func()) {
 		s.late[what+" can't be read in time"] = true
 		return
 	}
-	outer := s.last
-	s.step(&what)
+	outer := s.reads
+	s.step(what)
 	do()
 	s.step(outer)
 }
 
-// step notes what the thread of the scan reads next. If the thread was given up, it ends.
-func (s *scan) step(next *string) {
-	if next != nil {
-		what := *next // another address, which shows that the scan goes on
-		next = &what
-	}
-	if !s.reads.CompareAndSwap(s.last, next) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.hangs[*s.last]--; s.hangs[*s.last] == 0 {
-			delete(s.hangs, *s.last)
+// step notes what the thread of the scan reads next, or that it goes on with the same. If the
+// thread was given up, it ends.
+func (s *scan) step(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.givenUp {
+		if s.hangs[s.reads]--; s.hangs[s.reads] == 0 {
+			delete(s.hangs, s.reads)
 		}
 		runtime.Goexit() //nolint:forbidigo // the node is read by another thread: see watch
 	}
-	s.last = next
+	s.reads = what
+	s.steps++
 }
 
-// abandon gives up the thread that reads this.
-func (s *scan) abandon(what *string) bool {
+// giveUp gives up the thread of the scan if it reads something, and only that since it had taken
+// so many steps. It returns how many it has taken.
+func (s *scan) giveUp(since int) (steps int, givenUp bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if what == nil || !s.reads.CompareAndSwap(what, nil) {
-		return false
+	if s.givenUp = s.reads != "" && s.steps <= since; s.givenUp {
+		s.hangs[s.reads]++
+		s.gaveUp[s.reads] = true
 	}
-	s.hangs[*what]++
-	s.gaveUp[*what] = true
-	return true
+	return s.steps, s.givenUp
 }
 
 // watch calls do on a thread of its own. If that reads one thing for longer than patience, it
@@ -74,40 +73,35 @@ func (s *scan) watch(ctx context.Context, patience time.Duration, do func() erro
 	onThread(func() { ended <- s.run(do) })
 	tick := time.NewTicker(patience)
 	defer tick.Stop()
-	for last := (*string)(nil); ; {
+	for steps := 0; !hangs; {
 		select {
 		case err := <-ended:
 			return false, err
 		case <-ctx.Done():
-			s.abandon(s.reads.Load())
+			s.giveUp(math.MaxInt)
 			return false, ctx.Err()
 		case <-tick.C:
-			what := s.reads.Load()
-			if what == last && s.abandon(what) {
-				return true, nil
-			}
-			last = what
+			steps, hangs = s.giveUp(steps)
 		}
 	}
+	return true, nil
 }
 
 // onThread calls do on a thread that ends with it, so that nothing else runs on a thread
 // that was in another namespace. It is not the main thread, which stands for the process in
 // procfs.
 func onThread(do func()) {
-	started := make(chan struct{})
 	go func() {
 		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			onThread(do) // while this goroutine keeps the main thread
-			runtime.UnlockOSThread()
-			close(started)
+		if unix.Gettid() != unix.Getpid() {
+			do()
 			return
 		}
-		close(started)
-		do()
+		defer runtime.UnlockOSThread()
+		ended := make(chan struct{})
+		onThread(func() { defer close(ended); do() })
+		<-ended // until then this goroutine keeps the main thread
 	}()
-	<-started
 }
 
 // run calls do with an open descriptor of the thread's own network namespace. A panic is an
@@ -115,7 +109,7 @@ func onThread(do func()) {
 func (s *scan) run(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.step(nil) // this thread may have been given up
+			s.step("") // this thread may have been given up
 			err = fmt.Errorf("panicked: %v\n%s", p, debug.Stack())
 		}
 	}()
