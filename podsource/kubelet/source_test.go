@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -15,13 +16,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/kubelet"
 )
 
 var equal = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateApproxTime(0)}
@@ -214,5 +216,26 @@ func TestHanging(t *testing.T) {
 			}
 		})
 		noGoroutineLeft(t)
+	}
+}
+
+// TestDependencies: every agent with this package links its dependencies.
+func TestDependencies(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	deps := strings.Fields(string(out))
+	for _, prefix := range []string{
+		"k8s.io/client-go", // an agent that asks only kubelet needs no client of the API server
+		"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/component-base",
+		"github.com/hostlocal-gc/hostlocal-gc/gc", "github.com/hostlocal-gc/hostlocal-gc/hostlocal",
+	} {
+		if slices.ContainsFunc(deps, func(dep string) bool { return dep == prefix || strings.HasPrefix(dep, prefix+"/") }) {
+			t.Errorf("%s is imported", prefix)
+		}
+	}
+	if len(deps) < 100 {
+		t.Errorf("too few dependencies: %v", deps)
 	}
 }
