@@ -4,10 +4,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
-	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -21,8 +20,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/plugins/pkg/ns"
-	"github.com/vishvananda/netlink"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -58,7 +55,6 @@ func startContainer() error {
 const (
 	network   = "podnet"
 	addresses = 253
-	bridgeIP  = "10.9.0.1"
 )
 
 func address(i int) string { return fmt.Sprintf("10.9.0.%d", 2+i) }
@@ -132,10 +128,8 @@ func (n *testNode) of(id string) *libcni.RuntimeConf {
 }
 
 // add executes an ADD as a runtime does.
-func (n *testNode) add(id string) (netip.Addr, error) { return n.addAs(n.of(id), "hostlocal-gc-ipam") }
-
-func (n *testNode) addAs(rt *libcni.RuntimeConf, ipam string) (netip.Addr, error) {
-	result, err := n.cni.AddNetworkList(context.Background(), n.list(ipam), rt)
+func (n *testNode) add(id, ipam string) (netip.Addr, error) {
+	result, err := n.cni.AddNetworkList(context.Background(), n.list(ipam), n.of(id))
 	if err != nil {
 		return netip.Addr{}, err
 	}
@@ -149,35 +143,24 @@ func (n *testNode) addAs(rt *libcni.RuntimeConf, ipam string) (netip.Addr, error
 func (n *testNode) mustAdd(id string) netip.Addr {
 	n.t.Helper()
 	n.Make(id)
-	ip, err := n.add(id)
+	ip, err := n.add(id, "hostlocal-gc-ipam")
 	if err != nil {
 		n.t.Fatalf("ADD of %s: %v", id, err)
 	}
 	return ip
 }
 
-func (n *testNode) del(id string) error { return n.delAs(id, "hostlocal-gc-ipam") }
-
-func (n *testNode) delAs(id, ipam string) error {
+func (n *testNode) del(id, ipam string) error {
 	return n.cni.DelNetworkList(context.Background(), n.list(ipam), n.of(id))
 }
 
 // sandbox makes a sandbox's ID of the name of a container that ended, since a leaked reservation of
 // any other owner is foreign (R14). Other names stay, as those of containers that libcni attaches.
 func sandbox(name string) string {
-	if ended := regexp.MustCompile("^(gone.*|more|both|new|future)$"); !ended.MatchString(name) {
+	if ended := regexp.MustCompile("^(gone.*|more)$"); !ended.MatchString(name) {
 		return name
 	}
 	return fmt.Sprintf("%x%064d", name, 0)[:64]
-}
-
-// nameOf is the name that sandbox made an ID of.
-func nameOf(id string) string {
-	name, err := hex.DecodeString(id)
-	if err != nil || len(id) != 64 {
-		return id
-	}
-	return strings.TrimRight(string(name), "\x00")
 }
 
 // reserve makes a reservation of the given age as host-local does.
@@ -220,24 +203,9 @@ func (n *testNode) reserved() map[string]string {
 	}
 	all := make(map[string]string)
 	for _, r := range list.Reservations {
-		all[r.IP.String()] = nameOf(r.ContainerID)
+		all[r.IP.String()] = r.ContainerID
 	}
 	return all
-}
-
-// hide removes the address from a namespace, as gVisor and VFIO do.
-func (n *testNode) hide(id string, ip netip.Addr) {
-	n.t.Helper()
-	if err := ns.WithNetNSPath(cnitest.NetNS(id), func(ns.NetNS) error {
-		link, linkErr := netlink.LinkByName("eth0")
-		addr, err := netlink.ParseAddr(ip.String() + "/24")
-		if err := errors.Join(linkErr, err); err != nil {
-			return err
-		}
-		return netlink.AddrDel(link, addr)
-	}); err != nil {
-		n.t.Fatalf("removing the address of %s: %v", id, err)
-	}
 }
 
 // keeps fails unless each container has its address, in its namespace and in the reservation.
@@ -265,10 +233,10 @@ func (n *testNode) result() (last result) {
 
 // A call is one execution of the plugin by a main plugin.
 type call struct {
-	command, id, ifName, args string
-	env                       []string
-	stdin                     string // empty: the node's configuration
-	program                   string // empty: hostlocal-gc-ipam
+	command, id, args string
+	env               []string // replaces other variables
+	stdin             string   // empty: the node's configuration
+	program           string   // empty: hostlocal-gc-ipam
 }
 
 // An outcome is the result of a call.
@@ -292,18 +260,9 @@ func (n *testNode) run(cmd *exec.Cmd) outcome {
 }
 
 func (n *testNode) command(c call) *exec.Cmd {
-	if c.program == "" {
-		c.program = filepath.Join(n.bin, "hostlocal-gc-ipam")
-	}
-	if c.stdin == "" {
-		c.stdin = n.config()
-	}
-	if c.ifName == "" {
-		c.ifName = "eth0"
-	}
-	cmd := exec.Command(c.program)
-	cmd.Stdin = strings.NewReader(c.stdin)
+	cmd := exec.Command(cmp.Or(c.program, filepath.Join(n.bin, "hostlocal-gc-ipam")))
+	cmd.Stdin = strings.NewReader(cmp.Or(c.stdin, n.config()))
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + n.bin, "CNI_COMMAND=" + c.command, "CNI_CONTAINERID=" + c.id,
-		"CNI_NETNS=/run/netns/" + c.id, "CNI_IFNAME=" + c.ifName, "CNI_ARGS=" + c.args}, c.env...)
+		"CNI_NETNS=" + cnitest.NetNS(c.id), "CNI_IFNAME=eth0", "CNI_ARGS=" + c.args}, c.env...)
 	return cmd
 }
