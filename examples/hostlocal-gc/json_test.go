@@ -3,14 +3,15 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
@@ -106,38 +107,18 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
-// The schema has exactly the library's verdicts, reasons and rules.
+// The schema has exactly the library's verdicts and reasons, and the words of findings.
 func TestSchemaWords(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "report.schema.json"))
-	if err != nil {
+	var compact bytes.Buffer
+	if err := errors.Join(err, json.Compact(&compact, text)); err != nil {
 		t.Fatal(err)
 	}
-	var s struct {
-		Defs struct {
-			Verdict, Reason struct {
-				Enum []string `json:"enum"`
-			}
-		} `json:"$defs"`
-	}
-	if err := json.Unmarshal(text, &s); err != nil {
-		t.Fatal(err)
-	}
-	var verdicts, reasons []string
-	for _, v := range gc.Verdicts() {
-		verdicts = append(verdicts, v.String())
-	}
-	for _, r := range gc.Reasons() {
-		reasons = append(reasons, r.String())
-	}
-	if diff := cmp.Diff(verdicts, s.Defs.Verdict.Enum); diff != "" {
-		t.Errorf("verdicts (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(reasons, s.Defs.Reason.Enum); diff != "" {
-		t.Errorf("reasons (-want +got):\n%s", diff)
-	}
-	text, err = os.ReadFile(filepath.Join("testdata", "report.schema.json"))
-	if want := `["` + strings.Join(diagnose.Words(), `", "`) + `"]`; err != nil || !strings.Contains(string(text), want) {
-		t.Errorf("report.schema.json lacks %s: %v", want, err)
+	for _, words := range []any{gc.Verdicts(), gc.Reasons(), diagnose.Words()} {
+		want, err := json.Marshal(words)
+		if err != nil || !bytes.Contains(compact.Bytes(), want) {
+			t.Errorf("report.schema.json lacks %s: %v", want, err)
+		}
 	}
 }
 

@@ -8,6 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -56,8 +59,9 @@ func buildAgent() (string, error) {
 	if runtime.GOOS == "windows" {
 		path += ".exe"
 	}
-	args := append(append([]string{"test", "-c"}, raceDetector...), "-o", path, filepath.Join("..", ".."))
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+	info, _ := debug.ReadBuildInfo()
+	race := "-race=" + strconv.FormatBool(slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})) // as this binary
+	if out, err := exec.Command("go", "test", "-c", race, "-o", path, filepath.Join("..", "..")).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the agent: %w\n%s", err, out)
 	}
 	return path, nil

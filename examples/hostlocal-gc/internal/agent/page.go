@@ -118,7 +118,7 @@ func sentence(s *status, now time.Time) string {
 		return "No pass has ended yet."
 	}
 	r := &s.shown
-	text := plural(len(r.Reservations), "reservation", "reservations") + " in " + plural(len(networksOf(r)), "network", "networks")
+	text := term.Count(len(r.Reservations), "reservation") + " in " + term.Count(len(networksOf(r)), "network")
 	if s.stale {
 		text = term.Age(now, r.Started) + " ago: " + text
 	}
@@ -158,14 +158,7 @@ func lastPass(s *status, now time.Time) string {
 			text += " A second pass is worthwhile now."
 		}
 	}
-	return text + " " + plural(s.passes, "pass", "passes") + " since the start."
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
+	return text + " " + term.Count(s.passes, "pass") + " since the start."
 }
 
 func roughly(d time.Duration) string {

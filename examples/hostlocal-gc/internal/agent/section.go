@@ -68,7 +68,7 @@ func sections(s *status, now time.Time) (all []section) {
 			Name: name, Missing: slices.Contains(s.shown.Missing, name), ReadOnly: i >= len(s.shown.Networks), Groups: groups(&s.shown, name),
 		}
 		if r := s.released[n.Name]; r.addresses > 0 {
-			n.Total = fmt.Sprintf("%s released since the start, the last %s ago.", plural(r.addresses, "address", "addresses"), term.Age(now, r.last))
+			n.Total = fmt.Sprintf("%s released since the start, the last %s ago.", term.Count(r.addresses, "address"), term.Age(now, r.last))
 		}
 		all = append(all, n)
 	}
