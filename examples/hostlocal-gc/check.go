@@ -118,7 +118,7 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 	all.Findings = diagnose.Findings(places)
 	if len(a.flags.sources) == 0 {
 		refused := slices.IndexFunc(places, func(p *diagnose.Place) bool { return len(p.Refused) > 0 })
-		all.Sources = sourceResults(&places[max(refused, 0)].Report)
+		all.Sources, all.lines = sourceResults(&places[max(refused, 0)].Report), sources(&places[max(refused, 0)].Report)
 	}
 	all.addUnread(a, unread, len(confs) > 0)
 	all.Risk = risk(&places[0].Report)

@@ -22,6 +22,8 @@ type checked struct {
 	NotRead       string              `json:"notRead,omitempty"` // CNI configurations that could not be read
 	Risk          string              `json:"risk,omitempty"`    // what a release with these sources may get wrong
 	Reports       []reportjson.Report `json:"reports"`           // one for each data directory
+
+	lines []string // of Sources, for people
 }
 
 // sourceResult is what one source of a usual node contributed.
@@ -62,19 +64,8 @@ func (a *app) printChecked(all *checked) error {
 	if all.Risk != "" {
 		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(term.Yellow, "Risk:")+" "+all.Risk))
 	}
-	if len(all.Sources) > 0 {
-		out.WriteByte('\n')
-		rows := make([][]term.Cell, len(all.Sources))
-		for i, s := range all.Sources {
-			rows[i] = []term.Cell{{Text: s.Source}, {Text: term.Count(s.Entries, "entry")}, {Text: s.Why, Style: term.Dim}}
-			if !s.Used {
-				rows[i][1] = term.Cell{Text: "not used", Style: term.Yellow}
-			}
-			if s.Why != "" && slices.ContainsFunc(all.Findings, func(f diagnose.Finding) bool { return strings.Contains(f.Text, s.Why) }) {
-				rows[i][2].Text = "see above"
-			}
-		}
-		out.WriteString(a.screen.Table([]term.Column{{Title: "SOURCE"}, {Title: "ANSWER"}, {Title: ""}}, rows))
+	for _, line := range all.lines {
+		fmt.Fprintln(&out, a.screen.Fold(line))
 	}
 	_, err := io.WriteString(a.stdout, out.String())
 	return err
