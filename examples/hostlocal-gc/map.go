@@ -57,9 +57,9 @@ func (a *app) draw(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pictures, err := drawAll(&done, confs)
+	pictures := drawAll(&done, confs)
 	switch {
-	case err != nil || len(pictures) == 0 && done.Err != nil: // which was printed
+	case len(pictures) == 0 && done.Err != nil: // which was printed
 	case len(pictures) == 0:
 		_, err = fmt.Fprintf(a.stdout, "No network has a directory in %s.\n", a.flags.dataDir)
 	default:
@@ -78,25 +78,18 @@ func sameDirectory(a, b string) bool {
 }
 
 // drawAll makes a picture of each requested network that has a directory.
-func drawAll(r *result, confs []cniconf.Network) ([]picture.Picture, error) {
+func drawAll(r *result, confs []cniconf.Network) (pictures []picture.Picture) {
 	ranges := make(map[string][]picture.Range)
 	for _, c := range confs {
 		if sameDirectory(c.DataDir, r.DataDir) || c.DataDir == hostlocal.DefaultDataDir { // which is mounted elsewhere here
 			ranges[c.Name] = append(ranges[c.Name], slices.Concat(c.Ranges...)...)
 		}
 	}
-	var pictures []picture.Picture
 	for _, n := range r.Networks {
 		if slices.Contains(r.Missing, n) {
 			continue
 		}
-		last, err := picture.ReadLast(filepath.Join(r.DataDir, n))
-		if err != nil {
-			return nil, fmt.Errorf("network %s: %w", n, err)
-		}
-		pictures = append(pictures, picture.Draw(picture.Input{
-			Title: n, Ranges: ranges[n], Reservations: picture.FromReport(&r.Report, n), Last: last,
-		}))
+		pictures = append(pictures, picture.Draw(picture.Input{Title: n, Ranges: ranges[n], Reservations: picture.FromReport(&r.Report, n)}))
 	}
-	return pictures, nil
+	return pictures
 }

@@ -2,8 +2,7 @@
 
 // Package picture draws a network's address ranges as grids with a cell for each address.
 //
-// [Draw] makes a [Picture], which [Text] shows on a terminal and [Inline] on a page. [ReadLast] reads
-// the addresses at which host-local continues its search.
+// [Draw] makes a [Picture], which [Text] shows on a terminal and [Inline] on a page.
 package picture
 
 import (
@@ -33,8 +32,6 @@ type Input struct {
 	Ranges []Range
 	// Reservations are the addresses that are not free, in any order.
 	Reservations []Reservation
-	// Last are the addresses that host-local handed out last. They are listed.
-	Last []netip.Addr
 }
 
 // A Picture is a network's address space.
@@ -52,8 +49,6 @@ type Panel struct {
 	Range Range
 	// States are those of the addresses that are not free.
 	States map[netip.Addr]State
-	// Last are the addresses in the range that were handed out last, sorted.
-	Last []netip.Addr
 }
 
 // Draw makes the picture of a network.
@@ -104,8 +99,6 @@ func drawRange(r Range, in Input) Panel {
 			p.States[res.IP] = res.State
 		}
 	}
-	p.Last = slices.DeleteFunc(slices.Clone(in.Last), func(ip netip.Addr) bool { return !r.Contains(ip) })
-	slices.SortFunc(p.Last, netip.Addr.Compare)
 	return p
 }
 
@@ -178,9 +171,6 @@ func (p *Panel) notes(guessed bool, n int) []string {
 	}
 	if _, left := p.rows(n); left > 0 {
 		notes = append(notes, fmt.Sprintf("Nor are %s in which nothing is worse.", term.Count(left, "other row")))
-	}
-	if len(p.Last) > 0 {
-		notes = append(notes, "last_reserved_ip: "+join(p.Last))
 	}
 	return notes
 }

@@ -18,6 +18,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
+var sameAddr = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 func held(state State, ips ...string) []Reservation {
@@ -108,7 +110,6 @@ func example() []Picture {
 		Draw(Input{
 			Title: "podnet", Ranges: []Range{{First: ip("10.0.0.1"), Last: ip("10.0.0.46"), Gateway: ip("10.0.0.1")}},
 			Reservations: slices.Concat(held(InUse, "10.0.0.2", "10.0.0.34"), held(Leaked, "10.0.0.3", "10.0.7.1"), held(Young, "10.0.0.35"), held(Conflict, "10.0.0.46")),
-			Last:         []netip.Addr{ip("10.0.0.35"), ip("10.0.0.34"), ip("10.9.0.1")},
 		}),
 		Draw(Input{Title: "storage", Reservations: held(InUse, "fd00::2", "fd00::ffff:4")}),
 		Draw(Input{Title: "empty"}),
@@ -130,7 +131,6 @@ podnet  10.0.0.1 to 10.0.0.46
 10.0.0.0    g # x . . . . . . . . . . . . . . . . . . . . . . . . . . . .
 10.0.0.32 . . # o . . . . . . . . . . !
 5 of 45 used: 2 in use, 1 young or starting, 1 leaked, 1 conflict, malformed or failed
-last_reserved_ip: 10.0.0.34, 10.0.0.35
 1 reservation outside of the range: 10.0.7.1
 
 storage  fd00::2 to fd00::ffff:4
@@ -159,7 +159,6 @@ podnet  10.0.0.1 to 10.0.0.46
 5 of 45 used: 2 in use, 1 young or
 starting, 1 leaked, 1 conflict,
 malformed or failed
-last_reserved_ip: 10.0.0.34, 10.0.0.35
 1 reservation outside of the range:
 10.0.7.1
 `},

@@ -95,10 +95,7 @@ func (a *Agent) writePage(w io.Writer, now time.Time) error {
 		}
 		p.Networks = sections(&last, now)
 		for i := range p.Networks {
-			n := &p.Networks[i]
-			if err := n.draw(&last.shown, ranges[n.Name]); err != nil {
-				p.Notes = append(p.Notes, "network "+n.Name+": "+err.Error())
-			}
+			p.Networks[i].draw(&last.shown, ranges[p.Networks[i].Name])
 		}
 	}
 	return pageTemplate.Execute(w, p)

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"html/template"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -155,10 +154,8 @@ func newRow(e *gc.Entry, now time.Time) (out row) {
 }
 
 // draw adds the picture of the range.
-func (n *section) draw(report *gc.Report, ranges []picture.Range) error {
-	last, err := picture.ReadLast(filepath.Join(report.DataDir, n.Name))
+func (n *section) draw(report *gc.Report, ranges []picture.Range) {
 	n.Picture = template.HTML(picture.Inline(picture.Draw(picture.Input{ // it names addresses alone
-		Ranges: ranges, Reservations: picture.FromReport(report, n.Name), Last: last,
+		Ranges: ranges, Reservations: picture.FromReport(report, n.Name),
 	})))
-	return err
 }
