@@ -25,7 +25,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // defaultCNIDir is where runtimes look for configurations, and otherCNIDirs are those of k3s (k3s-io/k3s,
@@ -269,7 +268,7 @@ func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network,
 	*diagnose.Place, error,
 ) {
 	p := &diagnose.Place{
-		DirNamed: dir.named, Named: a.flags.networks, Locks: make(map[string]string), ConfDir: a.flags.cniDir, Booted: booted(),
+		DirNamed: dir.named, Named: a.flags.networks, Locks: make(map[string]string), ConfDir: a.flags.cniDir, Booted: diagnose.Booted(),
 	}
 	store := hostlocal.New(dir.path)
 	p.Report.DataDir = dir.path
@@ -317,14 +316,6 @@ func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network,
 	a.notePermission(err)
 	p.Look()
 	return p, a.stillHeld(ctx, dir.path, held, p)
-}
-
-// booted returns when the node booted, or zero. Tests replace it.
-var booted = func() time.Time {
-	if up := boottime.Since(); up > 0 {
-		return time.Now().Add(-up)
-	}
-	return time.Time{}
 }
 
 // unanswered returns why a pass was refused: the error of each source that failed.

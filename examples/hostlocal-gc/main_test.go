@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 )
 
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 		up = d
 	}
 	gctest.Uptime(nil, up)
-	booted = func() time.Time { return time.Now().Add(-up) }
+	diagnose.Booted = func() time.Time { return time.Now().Add(-up) }
 	defaultMemory = "" // not in the machine's /run
 	if os.Getenv(isCommand) != "" {
 		main()

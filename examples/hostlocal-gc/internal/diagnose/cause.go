@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package diagnose
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
+)
+
+// A Cause is why a reservation leaked, as far as the node shows it. Its words are a contract.
+type Cause string
+
+// The causes. The first one that holds is told. What the node does not show is UnknownCause.
+const (
+	Torn         Cause = "torn"          // its file, or its entry in libcni's cache, was not written whole
+	Reboot       Cause = "reboot"        // it is from before the node's boot
+	NoDEL        Cause = "no-del"        // libcni's cache has its entry, and the namespace is gone
+	NoEntry      Cause = "no-entry"      // libcni's cache goes back further, and has no entry of it
+	OtherRuntime Cause = "other-runtime" // its ID is not of the runtime that is asked, or that the cache is of
+	UnknownCause Cause = "unknown"
+)
+
+// AllCauses returns all causes.
+func AllCauses() []Cause { return []Cause{Torn, Reboot, NoDEL, NoEntry, OtherRuntime, UnknownCause} }
+
+var causeTexts = map[Cause]string{
+	Torn: "file or cache entry cut short", Reboot: "from before the boot", NoDEL: "DEL never came or failed",
+	NoEntry: "ADD failed, or DEL without host-local", OtherRuntime: "another's container", UnknownCause: "not shown by the node",
+}
+
+// Text explains the cause to people. Its wording may change.
+func (c Cause) Text() string { return causeTexts[c] }
+
+// Known reports whether there is a cause, and it is not unknown.
+func (c Cause) Known() bool { return c != "" && c != UnknownCause }
+
+// Causes are those of the leaks of a pass.
+type Causes map[leak]Cause
+
+// A leak is a reservation. Another one of the same address has another time or owner.
+type leak struct {
+	network     string
+	ip          netip.Addr
+	containerID string
+	at          int64
+}
+
+func leakOf(e *gc.Entry) leak { return leak{e.Network, e.IP, e.ContainerID, e.ReservedAt.UnixNano()} }
+
+// leaks reports whether an entry leaked in a network to release in, also if it was released.
+func leaks(e *gc.Entry) bool {
+	return e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed || e.Verdict == gc.Released || e.Reason == gc.ReleaseFailed
+}
+
+// Of returns the cause of a leak, and nothing for any other entry.
+func (c Causes) Of(e *gc.Entry) Cause {
+	if !leaks(e) {
+		return ""
+	}
+	return c[leakOf(e)]
+}
+
+// Line counts the causes of entries, as in "Causes: 2 reboot (from before the boot), 1 unknown.". It is
+// empty if none is known.
+func (c Causes) Line(entries []*gc.Entry) string {
+	counts := make(map[Cause]int)
+	for _, e := range entries {
+		counts[c.Of(e)]++
+	}
+	var said []string
+	for _, cause := range AllCauses() { // unknown is the last
+		switch n := counts[cause]; {
+		case n > 0 && cause.Known():
+			said = append(said, fmt.Sprintf("%d %s (%s)", n, cause, cause.Text()))
+		case n > 0 && said != nil:
+			said = append(said, fmt.Sprintf("%d %s", n, cause))
+		}
+	}
+	if said == nil {
+		return ""
+	}
+	return "Causes: " + strings.Join(said, ", ") + "."
+}
+
+var earliest boottime.Earliest
+
+// Booted returns when the node booted, by the earliest time that this process read, or zero. Tests replace it.
+var Booted = earliest.Read
+
+// An Inquiry finds causes. It reads the node; it changes and locks nothing.
+type Inquiry struct {
+	dirs  []string // of libcni's cache
+	alive func(context.Context) (living, error)
+	busy  atomic.Bool // a look has not ended
+}
+
+type living = func(path string, at time.Time) (lives, sure bool)
+
+// NewInquiry returns an inquiry on the node that the values of --source are of.
+func NewInquiry(specs []string) *Inquiry {
+	q := new(Inquiry)
+	for _, spec := range specs {
+		if name, dir, _ := strings.Cut(spec, ":"); name == "cnicache" {
+			q.dirs = append(q.dirs, cmp.Or(dir, cnicache.DefaultDir))
+		}
+	}
+	if q.dirs == nil {
+		q.dirs = []string{cnicache.DefaultDir, "/var/lib/cni/multus/results"} // Multus' is that of its delegates
+	}
+	q.alive = func(ctx context.Context) (living, error) {
+		kernel, err := netns.New(netns.Options{Nested: slices.Contains(specs, "netns:nested")})
+		if err != nil {
+			return nil, err
+		}
+		return kernel.Living(ctx)
+	}
+	return q
+}
+
+// Find returns the causes of a report's leaks, and those leaks that are not in known. A reservation in known
+// keeps its cause while it exists. If there are others, Find looks at libcni's cache, once.
+func (q *Inquiry) Find(ctx context.Context, r *gc.Report, known Causes) (all Causes, found []*gc.Entry) {
+	all = make(Causes)
+	for i := range r.Reservations {
+		e := &r.Reservations[i]
+		if cause, is := known[leakOf(e)]; is {
+			all[leakOf(e)] = cause
+		} else if leaks(e) {
+			found = append(found, e)
+		}
+	}
+	if len(found) > 0 {
+		seen := q.look(ctx)
+		seen.runtime = asked(r, "cri")
+		for _, e := range found {
+			all[leakOf(e)] = seen.cause(e)
+		}
+	}
+	return all, found
+}
+
+// lookTime is the longest time for a look at the cache and the kernel.
+const lookTime = 5 * time.Second
+
+// look reads the cache. Where that fails, takes too long, or still hangs since the last look, it has seen
+// nothing.
+func (q *Inquiry) look(ctx context.Context) *sight {
+	seen := &sight{booted: Booted()}
+	if !q.busy.CompareAndSwap(false, true) {
+		return seen
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	answer := make(chan podsource.Answer, 1)
+	go func() {
+		a, err := q.read(ctx)
+		if err != nil {
+			a = podsource.Answer{}
+		}
+		q.busy.Store(false) // before the next look
+		answer <- a
+	}()
+	select {
+	case a := <-answer:
+		seen.note(&a)
+	case <-ctx.Done():
+	}
+	return seen
+}
+
+// read returns what the cache has. The kernel is asked only for entries with a namespace. Where it does not answer, no
+// namespace is certainly gone.
+func (q *Inquiry) read(ctx context.Context) (podsource.Answer, error) {
+	kernel := sync.OnceValue(func() living {
+		lives, err := q.alive(ctx)
+		if err != nil {
+			return func(string, time.Time) (bool, bool) { return true, false }
+		}
+		return lives
+	})
+	cache, err := cnicache.New(cnicache.Options{Dirs: q.dirs, Living: func(context.Context) (living, error) {
+		return func(path string, at time.Time) (bool, bool) { return kernel()(path, at) }, nil
+	}})
+	if err != nil {
+		return podsource.Answer{}, err
+	}
+	return cache.Pods(ctx)
+}
+
+// An owner is a container in a network.
+type owner struct{ network, containerID string }
+
+// A sight is what one look saw. Without a cache all but booted is empty.
+type sight struct {
+	booted  time.Time // zero, which is before everything, if unknown
+	runtime bool      // a runtime's CRI answered in the pass, which has sandboxes only
+	entries map[owner]bool
+	damaged map[string]bool // containers of damaged entries
+	living  map[string]bool // containers of entries that may live
+	since   map[string]time.Time
+	forms   map[owner]bool // the forms of the IDs of each network's entries, in place of IDs
+}
+
+func (s *sight) note(a *podsource.Answer) {
+	if a.Cache == nil {
+		return
+	}
+	s.entries, s.since, s.forms = make(map[owner]bool), a.Cache.Since, make(map[owner]bool)
+	s.damaged, s.living = make(map[string]bool), make(map[string]bool)
+	for i := range a.Pods {
+		for _, id := range a.Pods[i].ContainerIDs {
+			s.living[id] = true
+			if strings.HasSuffix(a.Pods[i].Origin, ", which is damaged") {
+				s.damaged[id] = true
+			}
+		}
+	}
+	for _, at := range a.Cache.Entries {
+		s.entries[owner{at.Network, at.ContainerID}] = true
+		s.forms[owner{at.Network, form(at.ContainerID)}] = true
+	}
+}
+
+// form returns a word for how an ID is made: as a sandbox of Kubernetes, as nerdctl's NAMESPACE-ID, or otherwise.
+func form(id string) string {
+	switch {
+	case podsource.SandboxContainers.Has(id):
+		return "sandbox"
+	case podsource.SandboxContainers.Has(id[max(0, len(id)-64):]):
+		return "prefix"
+	}
+	return "other"
+}
+
+func (s *sight) cause(e *gc.Entry) Cause {
+	const tolerance = time.Second // of the clocks
+	own := owner{e.Network, e.ContainerID}
+	since, dated := s.since[e.Network]
+	switch {
+	case e.Owner == hostlocal.Empty, s.entries[own] && s.damaged[e.ContainerID]:
+		return Torn
+	case e.ReservedAt.Before(s.booted.Add(-tolerance)):
+		return Reboot
+	case s.entries[own] && !s.living[e.ContainerID]:
+		return NoDEL
+	case s.entries[own]:
+		return UnknownCause
+	case s.runtime && !podsource.SandboxContainers.Has(e.ContainerID),
+		dated && !s.forms[owner{e.Network, form(e.ContainerID)}]:
+		return OtherRuntime
+	case dated && e.ReservedAt.After(since):
+		return NoEntry
+	}
+	return UnknownCause
+}
