@@ -36,6 +36,7 @@ type report struct {
 		Verdict string     `json:"verdict"`
 		Reason  string     `json:"reason"`
 		Error   string     `json:"error"`
+		Cause   string     `json:"cause"`
 	} `json:"reservations"`
 }
 
@@ -114,7 +115,7 @@ func TestSchemaWords(t *testing.T) {
 	if err := errors.Join(err, json.Compact(&compact, text)); err != nil {
 		t.Fatal(err)
 	}
-	for _, words := range []any{gc.Verdicts(), gc.Reasons(), diagnose.Words()} {
+	for _, words := range []any{gc.Verdicts(), gc.Reasons(), diagnose.Words(), diagnose.AllCauses()} {
 		want, err := json.Marshal(words)
 		if err != nil || !bytes.Contains(compact.Bytes(), want) {
 			t.Errorf("report.schema.json lacks %s: %v", want, err)

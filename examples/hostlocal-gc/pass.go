@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -19,6 +20,7 @@ import (
 type result struct {
 	gc.Report
 	judged bool // the sources gave an answer that counts
+	causes diagnose.Causes
 }
 
 // within bounds ctx by --timeout.
@@ -57,7 +59,8 @@ func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.
 		_, _ = fmt.Fprintf(a.stderr, "hostlocal-gc: waits begin with this pass: %s\n", report.Memory) // it may be closed
 	}
 	a.printError(report.Err)
-	return result{report, !errors.Is(err, gc.ErrRefused)}, nil
+	causes, _ := diagnose.NewInquiry(a.flags.sources).Find(ctx, &report, nil)
+	return result{report, !errors.Is(err, gc.ErrRefused), causes}, nil
 }
 
 // onceOptions are the options of a command's single pass, in which one source may take all of

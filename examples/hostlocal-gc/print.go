@@ -21,7 +21,7 @@ type view struct {
 // print writes a result to stdout in the format that -o asks for.
 func (a *app) print(r *result, v view) error {
 	if a.flags.format == formatJSON {
-		return a.printJSON(&r.Report)
+		return a.printJSON(r)
 	}
 	if nothingListed := len(r.Networks) == 0 && r.Err != nil; nothingListed {
 		return nil // the error says why
@@ -39,6 +39,7 @@ func (a *app) print(r *result, v view) error {
 }
 
 // printJSON writes the report as one object.
-func (a *app) printJSON(r *gc.Report) error {
-	return reportjson.Report{Report: r}.Write(a.stdout)
+func (a *app) printJSON(r *result) error {
+	cause := func(e *gc.Entry) string { return string(r.causes.Of(e)) }
+	return reportjson.Report{Report: &r.Report, Cause: cause}.Write(a.stdout)
 }

@@ -28,7 +28,7 @@ func TestTableAndWide(t *testing.T) {
 		head   string
 	}{
 		{"table", false, "ADDRESS CONTAINER AGE VERDICT POD REASON"},
-		{"wide", true, "ADDRESS CONTAINER IFNAME AGE VERDICT RULE POD FROM REASON"},
+		{"wide", true, "ADDRESS CONTAINER IFNAME AGE VERDICT RULE POD FROM CAUSE REASON"},
 	} {
 		got := run(t, n.dir, nil, "list", "--data-dir", "networks", "--source", "file:pods.json", "-o", row.format)
 		lines := strings.Split(strings.TrimSuffix(got.stdout, "\n"), "\n")
@@ -39,8 +39,11 @@ func TestTableAndWide(t *testing.T) {
 			t.Errorf("%s: is the ID whole? %v, want %v:\n%s", row.format, whole, row.whole, got.stdout)
 		}
 		want := "podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. A second pass is worthwhile in "
-		if want := "Sources: file (3 entries)."; lines[len(lines)-3] != want {
-			t.Errorf("%s: the last line but two is %q, want %q", row.format, lines[len(lines)-3], want)
+		if want := "Causes: 1 torn (file or cache entry cut short), 1 unknown."; lines[len(lines)-2] != want {
+			t.Errorf("%s: the last line but one is %q, want %q", row.format, lines[len(lines)-2], want)
+		}
+		if want := "Sources: file (3 entries)."; lines[len(lines)-4] != want {
+			t.Errorf("%s: the last line but three is %q, want %q", row.format, lines[len(lines)-4], want)
 		}
 		if last := lines[len(lines)-1]; !strings.HasPrefix(last, want) {
 			t.Errorf("%s: the last line is %q, want %q", row.format, last, want)

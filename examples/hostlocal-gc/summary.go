@@ -24,6 +24,9 @@ func (a *app) summary(r *result, v view) string {
 	if text := risk(&r.Report); text != "" {
 		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(term.Yellow, "Risk:")+" "+text))
 	}
+	if text := r.causes.Line(r.shown()); text != "" {
+		fmt.Fprintln(&out, a.screen.Fold(text))
+	}
 	fmt.Fprintln(&out, a.screen.Fold(a.sentence(r, v)))
 	return out.String()
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -43,6 +44,9 @@ func (a *app) table(r *result, entries []*gc.Entry) string {
 	columns := whatColumns(r.Started, wide)
 	if r.judged {
 		columns = append(columns, verdictColumns(wide)...)
+		if wide {
+			columns = append(columns, causeColumn(r.causes))
+		}
 	}
 	columns = slices.DeleteFunc(columns, func(c column) bool { // without any value
 		return !slices.ContainsFunc(entries, func(e *gc.Entry) bool { return c.cell(e).Text != "-" })
@@ -149,6 +153,16 @@ func verdictColumns(wide bool) []column {
 		}})
 	}
 	return columns
+}
+
+// causeColumn has why something leaked, where that is known.
+func causeColumn(causes diagnose.Causes) column {
+	return column{term.Column{Title: "CAUSE"}, func(e *gc.Entry) term.Cell {
+		if cause := causes.Of(e); cause.Known() {
+			return term.Cell{Text: string(cause)}
+		}
+		return term.Cell{Text: "-", Style: term.Dim}
+	}}
 }
 
 // container returns the owner in the file, or what the file has instead.

@@ -50,6 +50,11 @@ func TestVerdicts(t *testing.T) {
 		if diff := cmp.Diff(everyVerdict, verdicts(t, got.stdout)); diff != "" || got.status != statusDone {
 			t.Errorf("%s: exit status %d, verdicts (-want +got):\n%s", cmd, got.status, diff)
 		}
+		for _, e := range readReport(t, got.stdout).Reservations {
+			if want := map[string]string{"10.244.1.3": "unknown", "10.244.1.6": "torn"}[e.IP.String()]; e.Cause != want {
+				t.Errorf("%s: %v has the cause %q, want %q", cmd, e.IP, e.Cause, want)
+			}
+		}
 	}
 
 	want := make(map[string]string)

@@ -23,6 +23,22 @@ const SchemaVersion = 1
 type Report struct {
 	*gc.Report
 	Findings any
+	// Cause returns why a leak leaked, and nothing for other entries. Nil returns nothing.
+	Cause func(*gc.Entry) string
+}
+
+// A caused entry has a cause.
+type caused struct {
+	*gc.Entry
+	cause string
+}
+
+func (c caused) MarshalJSON() ([]byte, error) {
+	text, err := json.Marshal(c.Entry)
+	if err != nil || c.cause == "" {
+		return text, err
+	}
+	return fmt.Appendf(text[:len(text)-1], `,"cause":%q}`, c.cause), nil
 }
 
 // Write writes the report as one indented object, one reservation at a time: those of a large node
@@ -61,8 +77,11 @@ func (r Report) Write(w io.Writer) error {
 
 // entry returns the JSON of a reservation.
 func (r Report) entry(i int) any {
-	e := r.Reservations[i]
-	if r.Looks > 0 {
+	e := &r.Reservations[i]
+	switch {
+	case r.Looks > 0 && r.Cause != nil:
+		return caused{e, r.Cause(e)}
+	case r.Looks > 0:
 		return e
 	}
 	return struct {

@@ -101,9 +101,9 @@ func (a *Agent) nodeFindings(s *status, now time.Time) []diagnose.Finding {
 		}
 	}
 	for network, n := range left {
-		text := plural(n, "address", "addresses") + " leaked, and kept in dry run"
+		text := term.Count(n, "address") + " leaked, and kept in dry run"
 		if !slices.Contains(s.shown.Networks, network) {
-			text = plural(n, "address", "addresses") + " leaked in a network that is not named"
+			text = term.Count(n, "address") + " leaked in a network that is not named"
 		}
 		all = append(all, diagnose.Finding{Word: diagnose.Leaked, Network: network, Text: text})
 	}
