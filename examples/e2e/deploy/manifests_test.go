@@ -277,7 +277,7 @@ func checkAgent(t *testing.T, binary string) {
 		t.Fatal(err)
 	}
 	// used by scenarios
-	for _, want := range []string{`"hostlocal_gc_build_info"`, `"version":`, `"hostlocal_gc_dry_run"`, `"hostlocal_gc_findings"`, `"hostlocal_gc_configuration_info"`} {
+	for _, want := range []string{`"version":`, "_build_info", "_dry_run", "_findings", "_configuration_info", "_leaks_total"} {
 		if !strings.Contains(string(source), want) {
 			t.Errorf("the agent has no %s among its metrics", want)
 		}

@@ -80,7 +80,8 @@ func (s *scenario) run(t *testing.T) stored {
 		ConstLabels: prometheus.Labels{"networks": "podnet", "sources": "cri", "hash": "c0ffee"}})
 	findings := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "hostlocal_gc_findings"}, []string{"word", "network"})
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(c, dryRun, build, settings, findings)
+	leaks := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "hostlocal_gc_leaks_total"}, []string{"network", "cause"})
+	registry.MustRegister(c, dryRun, build, settings, findings, leaks)
 	all := make(stored)
 	for m := range s.length {
 		state, passes := state{up: 1, desired: 1, ready: 1}, good(m, at(m))
@@ -106,6 +107,7 @@ func (s *scenario) run(t *testing.T) stored {
 		for _, f := range [][]string{{"READ-ONLY", ""}, {"MISSING", "podnet"}} {
 			findings.WithLabelValues(f...).Set(map[bool]float64{true: 1}[f[0] == state.finding])
 		}
+		leaks.WithLabelValues("podnet", "reboot").Inc()
 		families, err := registry.Gather()
 		samples, err2 := expfmt.ExtractSamples(&expfmt.DecodeOptions{}, families...)
 		if err := errors.Join(err, err2); err != nil {

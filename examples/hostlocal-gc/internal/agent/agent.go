@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -62,6 +63,7 @@ type Agent struct {
 	statuses   *statusStore
 	logged     []string // the findings that were logged last; used by passes only
 	reconciler *gc.Reconciler
+	inquiry    *diagnose.Inquiry
 	registry   *prometheus.Registry
 	since      nodeSince
 }
@@ -69,11 +71,12 @@ type Agent struct {
 // New touches neither disk nor network. Its errors concern the options.
 func New(opts Options) (*Agent, error) {
 	a := &Agent{opts: opts, statuses: newStatusStore(opts.SourceNames), registry: prometheus.NewRegistry()}
+	a.inquiry = diagnose.NewInquiry(opts.SourceNames)
 	collector := metrics.New()
 	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.registry.MustRegister(aboutItself(&opts)...)
-	found := newFindings()
-	a.registry.MustRegister(found)
+	found, leaks := newFindings(), newLeaks()
+	a.registry.MustRegister(found, leaks)
 	opts.Passes.OnReport = func(report gc.Report, err error) {
 		confs, notes := readConfs(opts.CNIConf)
 		ranges := make(map[string][]iprange.Set)
@@ -83,6 +86,9 @@ func New(opts Options) (*Agent, error) {
 		collector.SetRanges(ranges)
 		collector.OnReport(report, err)
 		found.Reset()
+		if hasJudged(&report, err) {
+			a.explain(&report, leaks)
+		}
 		for _, f := range a.statuses.note(report, err, confs, notes) {
 			found.WithLabelValues(f.Word, f.Network).Add(float64(max(1, len(f.Items))))
 		}

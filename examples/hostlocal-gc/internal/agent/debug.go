@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 const debugPath = "/debug/hostlocal-gc"
@@ -41,7 +42,7 @@ func (a *Agent) report(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	out := reportjson.Report{Report: &last.report}
+	out := reportjson.Report{Report: &last.report, Cause: func(e *gc.Entry) string { return string(last.causes.Of(e)) }}
 	if all := a.all(&last, time.Now()); len(all) > 0 {
 		out.Findings = all
 	}

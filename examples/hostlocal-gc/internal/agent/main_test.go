@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
@@ -29,7 +30,9 @@ var (
 
 // TestMain runs the tests on a node that has been up for a year.
 func TestMain(m *testing.M) {
-	gctest.Uptime(nil, 365*24*time.Hour)
+	const up = 365 * 24 * time.Hour
+	gctest.Uptime(nil, up)
+	diagnose.Booted = func() time.Time { return time.Now().Add(-up) }
 	os.Exit(testMain(m))
 }
 

@@ -32,6 +32,14 @@ func aboutItself(o *Options) []prometheus.Collector {
 	return []prometheus.Collector{build, dryRun, configuration}
 }
 
+// newLeaks returns the metric of causes. A leak counts once: in the pass that released it or, if it
+// stays, in the first one that found it.
+func newLeaks() *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "hostlocal_gc_leaks_total", Help: "Reservations found leaked, each once, by why they leaked as far as the node shows it.",
+	}, []string{"network", "cause"})
+}
+
 // newFindings returns the metric of findings.
 func newFindings() *prometheus.GaugeVec {
 	return prometheus.NewGaugeVec(prometheus.GaugeOpts{

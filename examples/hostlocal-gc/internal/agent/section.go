@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -38,14 +39,17 @@ type group struct {
 	Verdict, Reason, Rule string
 	Sample                string // some of its addresses
 	Count                 int
-	Open, Pods            bool // whether it is unfolded, and whether some row has a pod
+	Open, Pods, Causes    bool // whether it is unfolded, and whether some row has a pod, or a cause that is known
 	Rows                  []row
 }
 
 // Left is the number of rows that are left out.
 func (g group) Left() int { return g.Count - len(g.Rows) }
 
-type row struct{ IP, Container, Full, Age, Pod, From, Error string }
+type row struct {
+	IP, Container, Full, Age, Pod, From, Error string
+	Cause                                      diagnose.Cause
+}
 
 // networksOf returns the networks of a report: those to release in, and then those that are only
 // read and have reservations.
@@ -64,7 +68,8 @@ func networksOf(r *gc.Report) (all []string) {
 func sections(s *status, now time.Time) (all []section) {
 	for i, name := range networksOf(&s.shown) {
 		n := section{
-			Name: name, Missing: slices.Contains(s.shown.Missing, name), ReadOnly: i >= len(s.shown.Networks), Groups: groups(&s.shown, name),
+			Name: name, Missing: slices.Contains(s.shown.Missing, name), ReadOnly: i >= len(s.shown.Networks),
+			Groups: groups(&s.shown, s.causes, name),
 		}
 		if r := s.released[n.Name]; r.addresses > 0 {
 			n.Total = fmt.Sprintf("%s released since the start, the last %s ago.", term.Count(r.addresses, "address"), term.Age(now, r.last))
@@ -75,7 +80,7 @@ func sections(s *status, now time.Time) (all []section) {
 }
 
 // groups groups the entries of a network. Those that need a person come first.
-func groups(r *gc.Report, network string) (all []group) {
+func groups(r *gc.Report, causes diagnose.Causes, network string) (all []group) {
 	var entries []*gc.Entry
 	for i := range r.Reservations {
 		if e := &r.Reservations[i]; e.Network == network {
@@ -91,13 +96,13 @@ func groups(r *gc.Report, network string) (all []group) {
 		if n < 0 {
 			n = len(entries)
 		}
-		all = append(all, newGroup(entries[:n], r.Started))
+		all = append(all, newGroup(entries[:n], causes, r.Started))
 		entries = entries[n:]
 	}
 	return all
 }
 
-func newGroup(entries []*gc.Entry, now time.Time) group {
+func newGroup(entries []*gc.Entry, causes diagnose.Causes, now time.Time) group {
 	first := entries[0]
 	g := group{
 		Verdict: verdictOf(first), Reason: first.Reason.Text(), Rule: first.Reason.Rule(), Count: len(entries),
@@ -107,8 +112,10 @@ func newGroup(entries []*gc.Entry, now time.Time) group {
 		entries = entries[:someRows]
 	}
 	for _, e := range entries {
-		g.Rows = append(g.Rows, newRow(e, now))
-		g.Pods = g.Pods || e.Pod != nil
+		row := newRow(e, now)
+		row.Cause = causes.Of(e)
+		g.Rows = append(g.Rows, row)
+		g.Pods, g.Causes = g.Pods || e.Pod != nil, g.Causes || row.Cause.Known()
 	}
 	var sample []string
 	for _, r := range g.Rows[:min(len(g.Rows), 3)] {

@@ -32,6 +32,7 @@ type status struct {
 	// It is stale if the last pass judged nothing after others had.
 	shown         gc.Report
 	judged, stale bool
+	causes        diagnose.Causes // of the leaks that were found and are still there, or were released last
 	released      map[string]released
 	confs         []cniconf.Network  // of --cni-conf
 	notes         []string           // why some could not be read
@@ -59,7 +60,7 @@ func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network,
 	s.last.confs, s.last.notes = confs, notes
 	s.last.report, s.last.err, s.last.ended = report, err, time.Now()
 	s.last.passes++
-	judged := !errors.Is(err, gc.ErrRefused) && (err == nil || len(report.Reservations) > 0)
+	judged := hasJudged(&report, err)
 	s.last.judged, s.last.stale = s.last.judged || judged, s.last.judged && !judged
 	if !s.last.stale {
 		s.last.shown = report
@@ -78,6 +79,11 @@ func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network,
 	}
 	s.last.found = s.last.findings()
 	return s.last.found
+}
+
+// hasJudged reports whether a pass has judged reservations: it was not refused, and could list them.
+func hasJudged(report *gc.Report, err error) bool {
+	return !errors.Is(err, gc.ErrRefused) && (err == nil || len(report.Reservations) > 0)
 }
 
 // hookEnded records that the hook's time is over.

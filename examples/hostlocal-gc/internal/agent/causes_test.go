@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// A leak counts once, however many passes see it, and its cause is logged once if it is known. Here libcni's entry
+// of all leaks but one is damaged.
+func TestLeaksCountOnce(t *testing.T) {
+	away := errors.New("away")
+	for _, dryRun := range []bool{true, false} {
+		const n = maxLogged + 1
+		dir, cache, log := leaks(t, n), t.TempDir(), logged(nil)
+		file := put(t, filepath.Join(dir, "n", "10.0.2.1"), sandbox("gone")+"\r\neth0")
+		if err := os.Chtimes(file, time.Now(), time.Now().Add(-time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		put(t, filepath.Join(cache, "n-"+sandbox("leaked")+"-eth0"), `{"kind":`)
+		var refused error
+		a, err := New(Options{
+			DataDir: dir, Networks: []string{"n"}, SourceNames: []string{"cnicache:" + cache},
+			Source: podsource.Func(func(context.Context) ([]podsource.Pod, error) { return livePod(), refused }),
+			Passes: gc.Options{DryRun: dryRun, Logger: funcr.New(func(_, line string) { log = append(log, line) }, funcr.Options{})},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask := func(query string) string {
+			answer := httptest.NewRecorder()
+			a.debug().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, debugPath+query, nil))
+			return answer.Body.String()
+		}
+		for _, row := range []struct {
+			reason string
+			err    error
+			hidden bool // the data directory can't be listed
+			leaks  float64
+			lines  int
+		}{
+			{"nothing is judged", away, false, 0, 0},
+			{"they are found", nil, false, n, 1},
+			{"they stay, or are gone", nil, false, n, 0},
+			{"a refused pass forgets none", away, false, n, 0},
+			{"nor does one that can't list", nil, true, n, 0},
+			{"so they are not found again", nil, false, n, 0},
+		} {
+			log, refused = nil, row.err
+			if row.hidden {
+				if err := errors.Join(os.Rename(dir, dir+".away"), os.WriteFile(dir, nil, 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, _ = a.reconciler.Reconcile(t.Context()) // the error is the row's
+			if row.hidden {
+				if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			lines := log.with(`"network"="n" "cause"="torn" "count"=65 "IPs"=["10.0.1.1" `)
+			if len(lines) != row.lines || len(log.with("cause")) != row.lines || strings.Count(fmt.Sprint(lines), `"10.0.1.`) != maxLogged*row.lines {
+				t.Errorf("dry run %v, %s: logged %q, want %d with the cause", dryRun, row.reason, log, row.lines)
+			}
+			total := make(map[string]float64)
+			families, err := a.registry.Gather()
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					if f.GetName() == "hostlocal_gc_leaks_total" { // with its labels by name
+						total[m.GetLabel()[1].GetValue()+" "+m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+					}
+				}
+			}
+			want := map[string]float64{"n torn": row.leaks, "n reboot": 0, "n no-del": 0, "n no-entry": 0, "n other-runtime": 0, "n unknown": min(1, row.leaks)}
+			if row.leaks == 0 {
+				clear(want)
+			}
+			if diff := cmp.Diff(want, total); diff != "" || err != nil {
+				t.Errorf("dry run %v, %s: leaks (-want +got), error %v:\n%s", dryRun, row.reason, err, diff)
+			}
+			if row.lines == 0 {
+				continue
+			}
+			report, page := ask(""), ask("?format=html")
+			if got := strings.Count(report, `"cause": "torn"`); got != n {
+				t.Errorf("dry run %v: %d causes in the JSON:\n%s", dryRun, got, report)
+			}
+			verdictsOf(t, report) // by the schema
+			const cell, head = `<td title="file or cache entry cut short">torn</td>`, "<th>Cause</th>"
+			if got := strings.Count(page, cell); got != n || strings.Count(page, head) != 1 {
+				t.Errorf("dry run %v: %d causes in the page:\n%s", dryRun, got, page)
+			}
+		}
+	}
+}
