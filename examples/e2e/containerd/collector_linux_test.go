@@ -41,6 +41,7 @@ type pass struct {
 	verdicts map[netip.Addr]string
 	reasons  map[netip.Addr]string
 	released map[netip.Addr]string // with their container IDs
+	causes   map[netip.Addr]string // of leaks
 }
 
 func (p pass) String() string {
@@ -67,6 +68,7 @@ func (n *node) try(command string, flags ...string) (p pass) {
 	p = pass{
 		status: status, stderr: stderr,
 		verdicts: make(map[netip.Addr]string), reasons: make(map[netip.Addr]string), released: make(map[netip.Addr]string),
+		causes: make(map[netip.Addr]string),
 	}
 	var report struct {
 		Reservations []struct {
@@ -75,6 +77,7 @@ func (n *node) try(command string, flags ...string) (p pass) {
 			ContainerID string     `json:"containerID"`
 			Verdict     string     `json:"verdict"`
 			Reason      string     `json:"reason"`
+			Cause       string     `json:"cause"`
 		} `json:"reservations"`
 	}
 	if len(stdout) > 0 {
@@ -85,6 +88,9 @@ func (n *node) try(command string, flags ...string) (p pass) {
 			continue
 		}
 		p.verdicts[r.IP], p.reasons[r.IP] = r.Verdict, r.Reason
+		if r.Cause != "" {
+			p.causes[r.IP] = r.Cause
+		}
 		if r.Verdict == gc.Released.String() {
 			p.released[r.IP] = r.ContainerID
 		}

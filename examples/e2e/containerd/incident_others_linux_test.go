@@ -163,7 +163,7 @@ func TestIncident_cni1086(t *testing.T) {
 		verdicts("", addressesOf(append(dead, containers...))...), verdicts("", freed...))
 	n.alone("libcni's GC with the pods as valid frees %d addresses, among them all of the %d live containers", len(freed), each)
 	p := n.pass(n.runtime())
-	same(t, "released", "neither runtime runs their containers", holding(dead...), p.released)
+	n.wantReleased("no-del", "neither runtime runs their containers", holding(dead...), p)
 	n.wantLeft("of both runtimes", append(live, n.runSome("web", len(dead))...)...)
 	n.ours("%d leaked addresses of both runtimes released, all live ones keep theirs, %d pods start", len(p.released), len(dead))
 }
@@ -205,6 +205,9 @@ func TestIncident_nerdctl1259(t *testing.T) {
 			same(t, "reservations", "no DEL was called", full, n.reservations())
 			n.alone("no container runs, also after a restart; libcni's GC would free %d addresses, but nobody calls it", len(n.collectGarbage(live...)))
 
+			n.makeOld(10 * time.Second)
+			ended := n.heldBy(otherContainers(full, live...)...)
+			same(t, "causes", "no DEL was called", verdicts("no-del", ended...), n.only("plan", inSeconds...).causes)
 			n.age()
 			n.installInPlace()
 			for i := range size - 1 {
@@ -225,6 +228,10 @@ func TestIncident_nerdctl1259(t *testing.T) {
 			asking, err := n.tryRunByNerdctl("asking", "--ip", "10.88.0.77")
 			n.must(err)
 			n.reboot(false)
+			n.beforeBoot()
+			dead := slices.Collect(maps.Keys(n.reservations()))
+			same(t, "causes", "the power failed", verdicts("reboot", dead...), n.only("plan", inSeconds...).causes)
+			n.makeOld(0)
 			n.start()
 			_, err = n.nerdctl("start", alone.name)
 			n.wantErr("nerdctl start", twice, err)
@@ -285,7 +292,8 @@ func TestIncident_nomad11272(t *testing.T) {
 	})
 	t.Run("a pass before Nomad starts", func(t *testing.T) {
 		n, dead := rebooted(t)
-		same(t, "released", "their namespaces are gone", holding(dead...), n.pass().released)
+		n.beforeBoot()
+		n.wantReleased("reboot", "their namespaces are gone", holding(dead...), n.only("release", inSeconds...))
 		again(n)
 	})
 	t.Run("the IPAM plugin", func(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -33,7 +32,7 @@ func TestIncident_containerd12130(t *testing.T) {
 	n.tellToFail("chained-", "victim")
 	same(t, "retries", "each has leaked the addresses of one container", 6, n.retries("victim"))
 	n.untellToFail("chained-", "victim") // the plugin works again
-	n.endOutage(live, "its cache has no entry of a chain that failed")
+	n.endOutage(live, "no-entry", "its cache has no entry of a chain that failed")
 }
 
 // The ADD is slow. kubelet's deadline ends the call and the plugin, after its IPAM. The DEL fails, too, and
@@ -45,7 +44,7 @@ func TestIncident_containerd5768(t *testing.T) {
 		live := n.runSome("live", running)
 		if n.name == current().name {
 			n.timeOut("victim", n.pool-running)
-			n.endOutage(live, "its cache has no entry of an ADD that was ended")
+			n.endOutage(live, "no-entry", "its cache has no entry of an ADD that was ended")
 			return
 		}
 		n.timeOut("victim", 1)
@@ -104,16 +103,12 @@ func TestIncident_cni1055(t *testing.T) {
 		n.wantFullForGood("it skips entries that it can't read")
 		n.must(removeBridges()) // after a failed ADD a bridge without ports has no MAC address, and every ADD fails
 
-		up, err := os.ReadFile("/proc/uptime")
-		n.must(err)
-		age, err := time.ParseDuration(strings.Fields(string(up))[0] + "s")
-		n.must(err)
-		n.makeOld(age + time.Hour) // as after a power loss of the machine
+		n.beforeBoot()
 		same(t, "plan with the runtime", "it lists the sandboxes", verdicts(gc.InUse, addressesOf(old)...), n.plan(inSeconds...).verdicts)
 		same(t, "released at once", "an entry that can't be read may be of a container that lives", nil, n.only("release", inSeconds...).released)
 		n.ageMemory(gc.DefaultMinAge)
 		p := n.only("release", inSeconds...)
-		same(t, "released", "they are from before the boot, and were first seen seven minutes ago", holding(old...), p.released)
+		n.wantReleased("torn", "they are from before the boot, and were first seen seven minutes ago", holding(old...), p)
 		live := n.runSome("new", size)
 		same(t, "released by the next pass", "live pods have them", nil, n.only("release", inSeconds...).released)
 		n.wantHeld("after the next pass", live...)
@@ -136,8 +131,9 @@ func TestIncident_microk8s5267(t *testing.T) {
 	n.alone("all %d addresses stay reserved; libcni's GC would free %d, but containerd does not call it", 2*size, len(n.collectGarbage()))
 
 	n.must(removeBridges())
-	p := n.pass(n.runtime())
-	same(t, "released", "no sandbox, process, namespace or entry has them", holding(dead...), p.released)
+	n.beforeBoot()
+	p := n.only("release", append(inSeconds, n.runtime())...)
+	n.wantReleased("reboot", "no sandbox, process, namespace or entry has them", holding(dead...), p)
 	live := n.runSome("after", size)
 	same(t, "released by the next pass", "live pods have them", nil, n.pass(n.runtime()).released)
 	n.wantHeld("after the next pass", live...)
@@ -163,7 +159,7 @@ func TestIncident_multuscni1449(t *testing.T) {
 		}
 		n.remove(p.id)
 	}
-	n.endOutage(live, "each DEL has succeeded for containerd's libcni, and Multus takes all entries of its own cache as valid",
+	n.endOutage(live, "no-del", "each DEL has succeeded for containerd's libcni, and Multus takes all entries of its own cache as valid",
 		"--source=cnicache:"+multusResults)
 }
 
@@ -217,9 +213,11 @@ func TestIncident_plugins1196(t *testing.T) {
 	device()
 	n.wantFullForGood("each DEL succeeded, so the cache has no entry")
 
-	n.age()
+	n.beforeBoot()
+	n.release() // notes when they were first seen
+	n.ageMemory(gc.DefaultMinAge)
 	p := n.release()
-	same(t, "released", "no sandbox has them: "+p.String(), holding(ended...), p.released)
+	n.wantReleased("reboot", "no sandbox has them", holding(ended...), p)
 	device()
 	live := n.run("after")
 	n.age()

@@ -135,10 +135,27 @@ func (n *node) wantHeld(when string, live ...pod) {
 	}
 }
 
+// beforeBoot makes all reservations and entries older than the machine's boot, as after a reboot of it.
+func (n *node) beforeBoot() {
+	n.t.Helper()
+	up, err := os.ReadFile("/proc/uptime")
+	n.must(err)
+	age, err := time.ParseDuration(strings.Fields(string(up))[0] + "s")
+	n.must(err)
+	n.makeOld(age + time.Hour)
+}
+
+// wantReleased checks what a pass released, and that it tells this cause of all that.
+func (n *node) wantReleased(cause, reason string, want map[netip.Addr]string, p pass) {
+	n.t.Helper()
+	same(n.t, "released", reason+": "+p.String(), want, p.released)
+	same(n.t, "causes", reason, verdicts(cause, slices.Collect(maps.Keys(want))...), p.causes)
+}
+
 // endOutage requires a pool in which live pods hold some addresses, and all others have leaked. It checks that it
-// stays full, and that after one pass as many pods start as have leaked addresses, and live ones keep theirs. why is
-// the reason why libcni's GC frees nothing.
-func (n *node) endOutage(live []pod, why string, sources ...string) {
+// stays full, and that after one pass, which tells the cause, as many pods start as have leaked addresses, and live ones
+// keep theirs. why is the reason why libcni's GC frees nothing.
+func (n *node) endOutage(live []pod, cause, why string, sources ...string) {
 	n.t.Helper()
 	leaked := n.reservations()
 	maps.DeleteFunc(leaked, func(_ netip.Addr, id string) bool {
@@ -151,7 +168,7 @@ func (n *node) endOutage(live []pod, why string, sources ...string) {
 	}
 	n.wantFullForGood(why, live...)
 	p := n.pass(append(sources, n.runtime())...)
-	same(n.t, "released", "no sandbox, process, namespace or entry has them: "+p.String(), leaked, p.released)
+	n.wantReleased(cause, "no sandbox, process, namespace or entry has them", leaked, p)
 	started := n.runSome("web", len(otherContainers(leaked)))
 	n.wantHeld("on a pool that is full again", append(live, started...)...)
 	n.ours("one pass releases %d of the %d, %d new pods start, and %d live pods keep their addresses", len(p.released), len(leaked), len(started), len(live))
