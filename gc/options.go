@@ -76,10 +76,10 @@ type Options struct {
 	// it returns. It must not call Reconcile, nor change the report: the next pass compares with its
 	// reservations, and one that was changed seems to be new.
 	OnReport func(Report, error)
-	// Logger gets a line for each release, for each pass that released something or found
-	// something wrong, and for each error of Start's passes at V(0); for each other pass at
-	// V(1); for possible leaks that were kept at V(2); all else at V(4). The zero Logger is
-	// silent.
+	// Logger gets a line for each of the first fifty releases of a pass, for each pass that
+	// released something or found something wrong, and for each error of Start's passes at
+	// V(0); for each other pass at V(1); for possible leaks that were kept at V(2); all else
+	// at V(4). The zero Logger is silent.
 	Logger logr.Logger
 }
 
