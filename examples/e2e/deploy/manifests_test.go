@@ -129,7 +129,10 @@ var expectations = []struct{ in, path, want, reason string }{
 	{"", "{pod.tolerations} {pod.priorityClassName}", "[{operator:Exists}] system-node-critical", "tainted and full nodes leak, too"},
 	{"", "{pod.nodeSelector}{pod.affinity}", "{kubernetes.io/os:linux}", "every node of Linux leaks"},
 	{"", "{pod.terminationGracePeriodSeconds}", "5", "it ends within a second"},
-	{"", "{agent.resources}", "{limits:{memory:256Mi},requests:{cpu:10m,memory:32Mi}}", "if it is throttled under the lock, ADDs wait"},
+	{"", "{.DaemonSet.spec.minReadySeconds} {.DaemonSet.spec.updateStrategy}", "30 {rollingUpdate:{maxUnavailable:10%},type:RollingUpdate}",
+		"a wrong setting stops at a tenth of the nodes"},
+	{"api", "{agent.resources}", "{limits:{memory:128Mi},requests:{cpu:10m,memory:32Mi}}", "if it is throttled under the lock, ADDs wait"},
+	{"no-api", "{agent.resources}", "{limits:{memory:128Mi},requests:{cpu:50m,memory:32Mi}}", "the same, and what netns takes"},
 	{"", "{pod.containers[*].name}{pod.initContainers}", "agent", "there is nothing but the agent"},
 	{"", "{pod.securityContext}{pod.hostIPC}{pod.shareProcessNamespace}", "", "nothing weakens the container's own context"},
 	{"api", "{pod.hostPID}{agent.securityContext}", "{allowPrivilegeEscalation:false,capabilities:{drop:[ALL]},privileged:false," +
@@ -155,9 +158,9 @@ var expectations = []struct{ in, path, want, reason string }{
 	{"plain", "{.ConfigMap.data}", "{HOSTLOCAL_GC_NETWORK:podnet,HOSTLOCAL_GC_SOURCE:kubelet kube cri}", "usual"},
 	{"no-api", "{.ConfigMap.data.HOSTLOCAL_GC_SOURCE}", "cri netns cnicache", "no API"},
 	{"loopback", env, "NODE_NAME=spec.nodeName POD_NAME=metadata.name POD_NAMESPACE=metadata.namespace " +
-		"HOSTLOCAL_GC_REQUIRE_POD=$(POD_NAMESPACE)/$(POD_NAME) ", "a variable refers to earlier ones"},
+		"HOSTLOCAL_GC_REQUIRE_POD=$(POD_NAMESPACE)/$(POD_NAME) GOMEMLIMIT=80MiB ", "a variable refers to earlier ones"},
 	{"monitored", env, "NODE_IP=status.hostIP HOSTLOCAL_GC_METRICS_LISTEN=[$(NODE_IP)]:9777 NODE_NAME=spec.nodeName POD_NAME=metadata.name " +
-		"POD_NAMESPACE=metadata.namespace HOSTLOCAL_GC_REQUIRE_POD=$(POD_NAMESPACE)/$(POD_NAME) ", "metrics are at the node's address"},
+		"POD_NAMESPACE=metadata.namespace HOSTLOCAL_GC_REQUIRE_POD=$(POD_NAMESPACE)/$(POD_NAME) GOMEMLIMIT=80MiB ", "metrics are at the node's address"},
 	{"", "{agent.livenessProbe.httpGet}", "{host:127.0.0.1,path:/healthz,port:9776}", "the default of --listen"},
 	{"", "{agent.readinessProbe.httpGet}", "{host:127.0.0.1,path:/readyz,port:9776}", "the default of --listen"},
 	{"", "{.DaemonSet.spec.template.metadata.labels}", "{app.kubernetes.io/name:hostlocal-gc}", "selectors find the pods"},

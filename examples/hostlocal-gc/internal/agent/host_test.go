@@ -44,6 +44,7 @@ func TestHostHeader(t *testing.T) {
 		}
 	}
 	// The address for metrics does not serve pods' names, which an error may have.
+	a.statuses.note(gc.Report{}, nil, nil, nil) // nothing is reserved, so it asked no source, and is not ready
 	a.statuses.note(gc.Report{}, errAway, nil, nil)
 	for _, row := range []struct {
 		path            string

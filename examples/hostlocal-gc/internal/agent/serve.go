@@ -26,10 +26,10 @@ const (
 	// maxConns limits the connections of an address, and with them the agent's memory: one more closes
 	// the one that has done nothing for longest, so that a health check is always let in. maxReports
 	// and maxPages limit what is written at the same time: a report is kept until its clients have
-	// read it, and the page of a large node takes megabytes.
+	// read it, and making the page of a large node takes tens of megabytes.
 	maxConns   = 256
 	maxReports = 10
-	maxPages   = 2
+	maxPages   = 1
 	// graceTime is the time that open answers have when the agent ends. Then their connections are
 	// closed.
 	graceTime = 300 * time.Millisecond
