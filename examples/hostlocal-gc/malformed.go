@@ -219,7 +219,8 @@ func (a *app) showFiles(files []*hostlocal.Reservation) error {
 		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			return err
 		}
-		rows = append(rows, []term.Cell{{Text: a.path(r)}, {Text: term.Age(time.Now(), r.ReservedAt) + " ago"}, {Text: fmt.Sprintf("%+q", first[:n])}})
+		age := term.Age(time.Now(), r.ReservedAt) + " ago"
+		rows = append(rows, []term.Cell{{Text: a.path(r)}, {Text: age}, {Text: fmt.Sprintf("%+q", first[:n])}})
 	}
 	if more := len(files) - len(rows); more > 0 {
 		rows = append(rows, []term.Cell{{Text: fmt.Sprintf("... %d more", more)}})

@@ -100,7 +100,7 @@ func TestRemoveMalformed(t *testing.T) {
 		{reason: "all that are malformed", args: "all", removed: true},
 		{reason: "no address", args: "podnet", status: statusUsage, says: "is no address"},
 		{reason: "nobody says yes", args: "10.1.0.3 --yes=false", says: "Nothing was removed: --yes removes them."},
-		{reason: "a variable says yes", args: "10.1.0.3 --yes=false", env: "HOSTLOCAL_GC_YES=true", says: "Nothing was removed: --yes removes them."},
+		{reason: "a variable says yes", args: "10.1.0.3 --yes=false", env: "HOSTLOCAL_GC_YES=true", says: "Nothing was removed: --yes "},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n, nw := malformedNode(t)
@@ -176,7 +176,8 @@ func TestMayHold(t *testing.T) {
 		}
 	}
 	keeps := podsource.Answer{Source: "netns", Supplementary: true, Networks: []string{podsource.EveryNetwork}}
-	if err := new(app).checkUnclaimed(r, done, []podsource.Answer{keeps}); err == nil || !strings.Contains(err.Error(), "no source here lists the pods of network podnet") {
+	err := new(app).checkUnclaimed(r, done, []podsource.Answer{keeps})
+	if err == nil || !strings.Contains(err.Error(), "no source here lists the pods of network podnet") {
 		t.Errorf("beside a source that only keeps: %v", err)
 	}
 }

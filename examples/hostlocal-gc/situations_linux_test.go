@@ -270,7 +270,8 @@ func TestSituations(t *testing.T) {
 			well(b)
 			must(t, os.MkdirAll("/var/lib/cni/results", 0o755))
 			b.args = "--source netns:nested --source cnicache"
-		}, well, 1, "UNKNOWN: podnet: 14 of 253 addresses reserved, all of owners that no source here knows", []string{"Ask who lists all containers: --source cri"}},
+		}, well, 1, "UNKNOWN: podnet: 14 of 253 addresses reserved, all of owners that no source here knows",
+			[]string{"Ask who lists all containers: --source cri"}},
 		{"a later file has the network with a smaller range", func(b *bed) {
 			b.conf("10-podnet.conflist", podnet, "bridge", `, "subnet": "10.244.1.0/28"`)
 			b.reserve(dir+"podnet", 13, 13)

@@ -16,7 +16,8 @@ import (
 // modifies its change time.
 func traces(t *testing.T, dir string) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "find", dir, "-printf", "%p inode %i mode %M links %n size %s modified %T@ changed %C@\\n").Output()
+	const format = "%p inode %i mode %M links %n size %s modified %T@ changed %C@\\n"
+	out, err := exec.CommandContext(t.Context(), "find", dir, "-printf", format).Output()
 	if err != nil || len(out) == 0 {
 		t.Fatalf("%s %v", out, err)
 	}

@@ -114,7 +114,8 @@ const env = "{range agent.env[*]}{.name}={.value}{.valueFrom.fieldRef.fieldPath}
 
 // expectations are values of JSON paths, without quotes.
 var expectations = []struct{ in, path, want, reason string }{
-	{"plain loopback", "{.all}", "ClusterRole ClusterRoleBinding kube-system/ConfigMap kube-system/DaemonSet kube-system/ServiceAccount", "no more"},
+	{"plain loopback", "{.all}", "ClusterRole ClusterRoleBinding " +
+		"kube-system/ConfigMap kube-system/DaemonSet kube-system/ServiceAccount", "no more"},
 	{"agents", "{.all}", "ClusterRole ClusterRoleBinding agents/ConfigMap agents/DaemonSet agents/ServiceAccount", "all of it moves"},
 	{"no-api loopback", "{.all}", "kube-system/ConfigMap kube-system/DaemonSet kube-system/ServiceAccount", "no object grants a right"},
 	{"no-api monitored", "{.all}", "kube-system/ConfigMap kube-system/DaemonSet kube-system/Dashboard " +

@@ -50,9 +50,18 @@ func sketch(p *Panel, n int) string {
 	return out.String()
 }
 
+// between returns a range. An empty gateway is none.
+func between(first, last, gateway string) Range {
+	r := Range{First: ip(first), Last: ip(last)}
+	if gateway != "" {
+		r.Gateway = ip(gateway)
+	}
+	return r
+}
+
 func TestDraw(t *testing.T) {
-	c28 := Range{First: ip("10.0.0.1"), Last: ip("10.0.0.14"), Gateway: ip("10.0.0.1")}
-	c16 := Range{First: ip("10.0.0.1"), Last: ip("10.0.255.254")}
+	c28 := between("10.0.0.1", "10.0.0.14", "10.0.0.1")
+	c16 := between("10.0.0.1", "10.0.255.254", "")
 	var full []Reservation
 	for a := c16.First; c16.Contains(a); a = a.Next() {
 		full = append(full, Reservation{a, InUse})
@@ -65,11 +74,12 @@ func TestDraw(t *testing.T) {
 		out    []netip.Addr
 	}{
 		{"each address is a cell, and the gateway is none of the free ones",
-			Input{Ranges: []Range{c28}, Reservations: slices.Concat(held(InUse, "10.0.0.2", "10.0.0.5"), held(Leaked, "10.0.0.3"), held(Conflict, "10.0.0.14"))},
+			Input{Ranges: []Range{c28},
+				Reservations: slices.Concat(held(InUse, "10.0.0.2", "10.0.0.5"), held(Leaked, "10.0.0.3"), held(Conflict, "10.0.0.14"))},
 			"10.0.0.0 g#x.#..\n10.0.0.8 ......!\n", nil},
 		{"a gateway that was handed out all the same is shown as that", Input{Ranges: []Range{c28}, Reservations: held(Leaked, "10.0.0.1")},
 			"10.0.0.0 x......\n10.0.0.8 .......\n", nil},
-		{"a gateway outside of the range takes no cell", Input{Ranges: []Range{{First: ip("10.0.0.8"), Last: ip("10.0.0.11"), Gateway: ip("10.0.0.1")}}},
+		{"a gateway outside of the range takes no cell", Input{Ranges: []Range{between("10.0.0.8", "10.0.0.11", "10.0.0.1")}},
 			"10.0.0.8 ....\n", nil},
 		{"without a range, from the lowest to the highest reservation, by family",
 			Input{Reservations: slices.Concat(held(InUse, "10.0.0.9", "fd00::4"), held(Young, "10.0.0.5", "fd00::3:fff1"))},
@@ -78,13 +88,14 @@ func TestDraw(t *testing.T) {
 		{"of a large range the rows in which something is reserved are drawn",
 			Input{Ranges: []Range{c16}, Reservations: slices.Concat(held(InUse, "10.0.0.2", "10.0.255.254"), held(Leaked, "10.0.0.65"))},
 			"10.0.0.0 .#.....\n10.0.0.64 .x......\n10.0.255.248 ......#\n", nil},
-		{"a subnet of IPv6, and the gateway's row", Input{Ranges: []Range{{First: ip("fd00::1"), Last: ip("fd00::ffff:ffff:ffff:ffff"), Gateway: ip("fd00::1")}}},
+		{"a subnet of IPv6, and the gateway's row",
+			Input{Ranges: []Range{between("fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1")}},
 			"fd00:: g......\n", nil},
 		{"the last addresses there are",
-			Input{Ranges: []Range{{First: ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"), Last: ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")}}},
+			Input{Ranges: []Range{between("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "")}},
 			"ffff:ffff:ffff:ffff:ffff:ffff:ffff:fff8 ..\n", nil},
 		{"reservations outside of all ranges are listed",
-			Input{Ranges: []Range{{First: ip("10.0.0.1"), Last: ip("10.0.0.2")}, {First: ip("10.0.0.8"), Last: ip("10.0.0.9")}}, Reservations: held(InUse, "fd00::1", "10.0.0.5", "10.0.0.9")},
+			Input{Ranges: []Range{between("10.0.0.1", "10.0.0.2", ""), between("10.0.0.8", "10.0.0.9", "")}, Reservations: held(InUse, "fd00::1", "10.0.0.5", "10.0.0.9")},
 			"10.0.0.0 ..\n10.0.0.8 .#\n", []netip.Addr{ip("10.0.0.5"), ip("fd00::1")}},
 	} {
 		p, got := Draw(row.in), ""
@@ -108,8 +119,9 @@ func TestDraw(t *testing.T) {
 func example() []Picture {
 	return []Picture{
 		Draw(Input{
-			Title: "podnet", Ranges: []Range{{First: ip("10.0.0.1"), Last: ip("10.0.0.46"), Gateway: ip("10.0.0.1")}},
-			Reservations: slices.Concat(held(InUse, "10.0.0.2", "10.0.0.34"), held(Leaked, "10.0.0.3", "10.0.7.1"), held(Young, "10.0.0.35"), held(Conflict, "10.0.0.46")),
+			Title: "podnet", Ranges: []Range{between("10.0.0.1", "10.0.0.46", "10.0.0.1")},
+			Reservations: slices.Concat(held(InUse, "10.0.0.2", "10.0.0.34"), held(Leaked, "10.0.0.3", "10.0.7.1"),
+				held(Young, "10.0.0.35"), held(Conflict, "10.0.0.46")),
 		}),
 		Draw(Input{Title: "storage", Reservations: held(InUse, "fd00::2", "fd00::ffff:4")}),
 		Draw(Input{Title: "empty"}),

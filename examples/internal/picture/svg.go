@@ -25,7 +25,8 @@ func Inline(p Picture) string {
 	var out strings.Builder
 	out.WriteString("<p>")
 	for _, s := range legend([]Picture{p}) {
-		fmt.Fprintf(&out, "<span><svg class=\"range\" width=\"%d\" height=\"%d\">%s</svg> %s &ensp;</span>\n", edge, edge, cell(0, 0, s, s.Label()), s.Label())
+		fmt.Fprintf(&out, "<span><svg class=\"range\" width=\"%d\" height=\"%d\">%s</svg> %s &ensp;</span>\n",
+			edge, edge, cell(0, 0, s, s.Label()), s.Label())
 	}
 	out.WriteString("</p>\n")
 	for i := range p.Panels {
@@ -40,8 +41,9 @@ func Inline(p Picture) string {
 func (p *Panel) inline(out *strings.Builder, guessed bool) {
 	rows, _ := p.rows(inlineColumns)
 	left := glyph*width(rows) + 12
-	fmt.Fprintf(out, "<p><b>%s to %s</b></p>\n<svg class=\"range\" width=\"%[3]d\" height=\"%[4]d\" viewBox=\"0 0 %[3]d %[4]d\" role=\"img\" aria-label=\"Address range\">\n",
-		p.Range.First, p.Range.Last, left+inlineColumns*side, len(rows)*side)
+	fmt.Fprintf(out, "<p><b>%s to %s</b></p>\n", p.Range.First, p.Range.Last)
+	fmt.Fprintf(out, "<svg class=\"range\" width=\"%[1]d\" height=\"%[2]d\" viewBox=\"0 0 %[1]d %[2]d\" role=\"img\" aria-label=\"Address range\">\n",
+		left+inlineColumns*side, len(rows)*side)
 	for y, ip := range rows {
 		fmt.Fprintf(out, "<text x=\"%d\" y=\"%d\" class=\"l\">%s</text>\n", left-8, y*side+13, ip)
 		for x := range inlineColumns {
