@@ -8,7 +8,10 @@ import (
 )
 
 func TestCompleteAddresses(t *testing.T) {
-	n := spoiledNode(t)
+	n := newNode(t)
+	podnet := n.network("podnet", "10.244.1.0/24")
+	podnet.add(sandbox("web-1"), day)
+	podnet.write(podnet.add(sandbox("web-2"), day)[0], garbage, day)
 	n.network("storage", "192.168.100.0/24").add(sandbox("web-1"), day)
 	const owned, malformed, second = "10.244.1.2\tpodnet\n", "10.244.1.3\tpodnet\n", "192.168.100.2\tstorage\n"
 	for _, row := range []struct{ args, want, reason string }{

@@ -13,7 +13,7 @@ import (
 
 // scenes are the nodes by their names, as in README.md.
 var scenes = map[string]func(*testing.T) *node{
-	"full": fullNode, "conflict": conflictNode, "dual": dualNode, "malformed": spoiledNode,
+	"full": fullNode, "conflict": conflictNode, "dual": dualNode,
 }
 
 // fullNode has no address left, though only half of them are in use.
@@ -62,16 +62,6 @@ func conflictNode(t *testing.T) *node {
 	podnet.write(gone[0], "half a backup\nof something\nelse\n", old)
 	podnet.add(sandbox("web-5"), old)
 	n.pods("pods.json", live...)
-	return n
-}
-
-// spoiledNode has a file with foreign content.
-func spoiledNode(t *testing.T) *node {
-	n := newNode(t)
-	podnet := n.network("podnet", "10.244.1.0/24")
-	ips := podnet.add(sandbox("web-1"), 3*day)
-	n.pods("pods.json", pod{Namespace: "shop", Name: "web-1", UID: "web-1", ContainerIDs: []string{sandbox("web-1")}, IPs: ips})
-	podnet.write(podnet.add(sandbox("web-2"), day)[0], "half a backup\nof something\nelse\n", 5*day+2*time.Hour+30*time.Minute)
 	return n
 }
 

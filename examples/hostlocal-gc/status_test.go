@@ -92,7 +92,7 @@ func TestBadInput(t *testing.T) {
 		{reason: "a source that says there is nothing", args: release + "--data-dir networks --source file:-", stdin: "[]", status: statusError, stderr: "a pod source reports no pod at all"},
 		{reason: "a list by a source that fails", args: "list --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
 		{reason: "an error goes before what is leaked", args: "plan --exit-code --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
-		{reason: "a range of no network", args: "map --data-dir networks --range 10.0.0.0/24", status: statusUsage, stderr: "name that with --network"},
+		{reason: "a range of no network", args: "map --range 10.0.0.0/24", status: statusUsage, stderr: "name that with --network"},
 	})
 }
 

@@ -95,7 +95,8 @@ func TestDraw(t *testing.T) {
 			Input{Ranges: []Range{between("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "")}},
 			"ffff:ffff:ffff:ffff:ffff:ffff:ffff:fff8 ..\n", nil},
 		{"reservations outside of all ranges are listed",
-			Input{Ranges: []Range{between("10.0.0.1", "10.0.0.2", ""), between("10.0.0.8", "10.0.0.9", "")}, Reservations: held(InUse, "fd00::1", "10.0.0.5", "10.0.0.9")},
+			Input{Ranges: []Range{between("10.0.0.1", "10.0.0.2", ""), between("10.0.0.8", "10.0.0.9", "")},
+				Reservations: held(InUse, "fd00::1", "10.0.0.5", "10.0.0.9")},
 			"10.0.0.0 ..\n10.0.0.8 .#\n", []netip.Addr{ip("10.0.0.5"), ip("fd00::1")}},
 	} {
 		p, got := Draw(row.in), ""

@@ -42,7 +42,7 @@ func (p *Panel) inline(out *strings.Builder, guessed bool) {
 	rows, _ := p.rows(inlineColumns)
 	left := glyph*width(rows) + 12
 	fmt.Fprintf(out, "<p><b>%s to %s</b></p>\n", p.Range.First, p.Range.Last)
-	fmt.Fprintf(out, "<svg class=\"range\" width=\"%[1]d\" height=\"%[2]d\" viewBox=\"0 0 %[1]d %[2]d\" role=\"img\" aria-label=\"Address range\">\n",
+	fmt.Fprintf(out, "<svg class=\"range\" width=\"%[1]d\" height=\"%[2]d\" viewBox=\"0 0 %[1]d %[2]d\" role=\"img\">\n",
 		left+inlineColumns*side, len(rows)*side)
 	for y, ip := range rows {
 		fmt.Fprintf(out, "<text x=\"%d\" y=\"%d\" class=\"l\">%s</text>\n", left-8, y*side+13, ip)

@@ -136,25 +136,6 @@ func TestFile(t *testing.T) {
 	}
 }
 
-func TestFileIsReadAnew(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "pods")
-	s, err := New(path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, row := range []struct {
-		text string
-		pods int
-	}{{"[{}]", 1}, {"[{},{}]", 2}} {
-		if err := os.WriteFile(path, []byte(row.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if a, err := s.Pods(t.Context()); err != nil || len(a.Pods) != row.pods {
-			t.Errorf("%s: got %d pods and error %v", row.text, len(a.Pods), err)
-		}
-	}
-}
-
 // A list of pods is as old as its file. A list from a pipe is as old as its first read.
 func TestAsOf(t *testing.T) {
 	hourAgo := time.Now().Add(-time.Hour).Truncate(time.Second)
@@ -191,6 +172,18 @@ func TestAsOf(t *testing.T) {
 		}
 		if again, err := s.Pods(t.Context()); err != nil || !again.AsOf.Equal(a.AsOf) {
 			t.Errorf("%s: as of %v, error %v when asked again, want %v", row.reason, again.AsOf, err, a.AsOf)
+		}
+	}
+	if err := os.WriteFile(path, []byte("[{},{}]"), 0o600); err != nil { // it is read anew
+		t.Fatal(err)
+	}
+	s, err := New(path, nil)
+	for _, want := range []int{2, 1} {
+		if a, errPods := s.Pods(t.Context()); err != nil || errPods != nil || len(a.Pods) != want {
+			t.Errorf("%d pods, %v, %v; want %d", len(a.Pods), err, errPods, want)
+		}
+		if err := os.WriteFile(path, []byte("[{}]"), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
