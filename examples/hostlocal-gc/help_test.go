@@ -25,9 +25,3 @@ func TestHelpFits(t *testing.T) {
 		}
 	}
 }
-
-func TestVersion(t *testing.T) {
-	if got := run(t, t.TempDir(), nil, "--version"); got.status != statusDone || !strings.Contains(got.stdout, "go1.") {
-		t.Errorf("exit status %d, %q", got.status, got.stdout)
-	}
-}

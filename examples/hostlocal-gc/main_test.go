@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -59,9 +58,6 @@ func testMain(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	built = filepath.Join(dir, "hostlocal-gc")
-	if runtime.GOOS == "windows" {
-		built += ".exe"
-	}
 	if err := copySelf(built); err != nil {
 		fmt.Fprintln(os.Stderr, "copying the command:", err)
 		return 1

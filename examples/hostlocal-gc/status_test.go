@@ -178,6 +178,7 @@ func TestHelp(t *testing.T) {
 	for _, row := range []struct{ args, want string }{
 		{"--help", "Usage:\n  hostlocal-gc"},
 		{"help release", "--dry-run"},
+		{"--version", "go1."},
 		{"plan --help", "--exit-code"},
 		{"completion bash", "bash completion"},
 		{"__complete list --data-dir networks --network p", "podnet\n"},

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -59,9 +58,6 @@ func built(t *testing.T) string {
 
 func buildAgent() (string, error) {
 	path := filepath.Join(binDir, "hostlocal-gc")
-	if runtime.GOOS == "windows" {
-		path += ".exe"
-	}
 	info, _ := debug.ReadBuildInfo()
 	race := "-race=" + strconv.FormatBool(slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})) // as this binary
 	if out, err := exec.Command("go", "test", "-c", race, "-o", path, filepath.Join("..", "..")).CombinedOutput(); err != nil {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -190,10 +189,6 @@ func (p *process) end(s os.Signal) (*os.ProcessState, time.Duration) {
 func (p *process) terminate() time.Duration {
 	p.t.Helper()
 	p.address()
-	if runtime.GOOS == "windows" { // has no such signal
-		_, took := p.end(os.Kill)
-		return took
-	}
 	state, took := p.end(syscall.SIGTERM)
 	if !state.Success() || !strings.Contains(p.log.String(), "Ended") {
 		p.t.Errorf("after SIGTERM: %v, and its last line must say that it ended\n%s", state, p.log)
