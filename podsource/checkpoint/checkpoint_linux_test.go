@@ -14,7 +14,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -288,13 +287,11 @@ func TestHazard50Ended(t *testing.T) {
 
 	c = begun(t, newPath(t), served, recordedAs("a", "/none", 1, 0), recordedAs("b", "/none", 1, 0), recordedAs("c", "/none", 1, 0),
 		entry("d", "10.0.0.5"))
-	var once sync.Once
-	ctx := during{context.Background(), func() {
-		once.Do(func() { must(t, c.Remove(key("a")), c.Add(recordedAs("b", "/none", 2, 0))) })
-	}}
-	gone, err := c.Prune(ctx)
+	next, again := *c.state.Load(), recordedAs("b", "/none", 2, 0)
+	next.entries = map[Key]Entry{key("b"): again, key("c"): recordedAs("c", "/none", 1, 0), key("d"): entry("d", "10.0.0.5")}
+	gone, err := c.Prune(during{context.Background(), func() { c.state.Store(&next) }})
 	check(t, err == nil && len(gone) == 1 && gone[0].Key == key("c"), "pruned: %v, %v", gone, err)
-	same(t, "after Prune", []Entry{recordedAs("b", "/none", 2, 0), entry("d", "10.0.0.5")}, c.Entries())
+	same(t, "after Prune", []Entry{again, entry("d", "10.0.0.5")}, c.Entries())
 }
 
 // during is a context that calls a function when it is asked whether it has ended.
