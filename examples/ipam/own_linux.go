@@ -60,16 +60,21 @@ func newSource(conf *config) (podsource.Source, error) {
 // errNoNode is returned if process 1 is not known to be the node's.
 var errNoNode = errors.New("process 1 is a container's")
 
+// asNoNode makes errNoNode of the errors of package netns that say so: a union ignores a source with ErrNotHere.
+func asNoNode(err error) error {
+	if errors.Is(err, podsource.ErrNotHere) || strings.Contains(err.Error(), "process 1 is a container's") {
+		return fmt.Errorf("%w: %s", errNoNode, err.Error())
+	}
+	return err
+}
+
 // Pods returns what the kernel knows, without this ADD, and with any other process that serves its
 // container: another ADD, or a DEL. An answer that lacks something lets nothing be released, so it
 // is an error: on a busy node the next one may lack nothing.
 func (k *kernel) Pods(ctx context.Context) (podsource.Answer, error) {
 	a, err := k.Source.Pods(ctx)
-	if errors.Is(err, podsource.ErrNotHere) || err != nil && strings.Contains(err.Error(), "process 1 is a container's") {
-		err = fmt.Errorf("%w: %s", errNoNode, err.Error()) // a union hides ErrNotHere
-	}
 	if err != nil {
-		return a, err
+		return a, asNoNode(err)
 	}
 	var adds, addresses bool
 	for i := range a.Parts {

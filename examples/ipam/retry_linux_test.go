@@ -33,18 +33,7 @@ func TestFullNetwork(t *testing.T) {
 			}
 		}
 	}
-	hidden := func(plugin string) func(*testNode) { // by its namespace, and by the cache
-		return func(n *testNode) {
-			ip := n.mustAdd("live")
-			flush := exec.Command("nsenter", "--net="+cnitest.NetNS("live"), "ip", "address", "flush", "dev", "eth0")
-			if out, err := flush.CombinedOutput(); err != nil {
-				n.t.Fatalf("%v: %s", err, out)
-			}
-			cnitest.DateBack(n.t, n.file(ip.String()), old)
-			n.fill(old)
-			n.plugin, n.gc = plugin, fmt.Sprintf(`{"nested":true,"cacheDirs":[%q]}`, n.dir)
-		}
-	}
+	const wrong = `{"nested":true,"cacheDirs":["/run"]}`
 	lock := func(make func(path string) error) func(*testNode) {
 		return func(n *testNode) {
 			n.fill(old)
@@ -84,8 +73,20 @@ func TestFullNetwork(t *testing.T) {
 				n.reserve(address(i), "live", old)
 			}
 		}, "all 253 reservations in network podnet are in use: its range is too small"},
-		{"an interface without an address, and the wrong cache", hidden("bridge"), "its container may use one that is not seen"},
-		{"the same, and a plugin that configures no address", hidden("vfio"), "253 foreign (no-source-for-network)"},
+		{"an interface without an address, and the wrong cache", func(n *testNode) {
+			ip := n.mustAdd("live")
+			flush := exec.Command("nsenter", "--net="+cnitest.NetNS("live"), "ip", "address", "flush", "dev", "eth0")
+			if out, err := flush.CombinedOutput(); err != nil {
+				n.t.Fatalf("%v: %s", err, out)
+			}
+			cnitest.DateBack(n.t, n.file(ip.String()), old)
+			n.gc = wrong
+			n.fill(old)
+		}, "its container may use one that is not seen"},
+		{"a plugin that configures no address, and the wrong cache", func(n *testNode) {
+			n.plugin, n.gc = "vfio", wrong
+			n.fill(old)
+		}, "no-source-for-network"},
 		{"seven minutes after those from the future were first seen", func(n *testNode) {
 			n.fill(-100 * old)
 			file := filepath.Join(n.dataDir(), ".gc-memory")
@@ -150,7 +151,7 @@ func TestNestedNode(t *testing.T) {
 		unshare            []string
 		want               string
 	}{
-		{"as in k3d", `{"nested":true}`, mount + `"$0"; exit $?`, inside, ""},
+		{"as in k3d", `{"nested":true}`, mount + `CNI_NETNS=/var/run/netns/a "$0"; exit $?`, inside, ""},
 		{"the settings do not say so", `{}`, mount + `"$0"; exit $?`, inside, `set \"nested\" in \"gc\"`},
 		{"the runtime has mounted nothing", `{"nested":true}`, `"$0"; exit $?`, inside, "nothing shows that process 1"},
 		{"as in k3d, where /var/run is no link", `{"nested":true}`, "mount -t tmpfs var /var; mkdir -p /var/run/netns; touch /var/run/netns/a; " +
@@ -184,7 +185,7 @@ func TestNestedNode(t *testing.T) {
 // started serves no ADD: it is older than any.
 func TestOtherProcesses(t *testing.T) {
 	err := fmt.Errorf("%w: not all ADDs are seen: process 1423 can't be read in time", podsource.ErrIncomplete)
-	if got := (&request{conf: &config{}}).explain(err); !strings.Contains(got, "1423") {
+	if got := (&request{conf: &config{}}).explain(asNoNode(err)); !strings.Contains(got, "1423") {
 		t.Error(got)
 	}
 	newTestNode(t).process(0, "CNI_COMMAND=ADD", "CNI_CONTAINERID="+container)

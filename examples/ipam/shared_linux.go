@@ -65,9 +65,7 @@ func (r *request) sharedPass(ctx context.Context, why failure, ip netip.Addr) (a
 		p.text = r.explain(err)
 	}
 	now := result{last.BootID, last.Passes + 1, begin, sinceBoot(), time.Now(), p.released, p.text}
-	if err := writeResult(lock, &now); err != nil {
-		r.logf("noting the result of a pass over network %s for other ADDs: %v", r.conf.network, err)
-	}
+	_ = writeResult(lock, &now) // without it others make passes of their own
 	if p.released > 0 {
 		r.logf("%s, in %v", p.text, (now.End - now.Begin).Round(time.Millisecond))
 		return true, nil
@@ -100,10 +98,10 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // lockPasses waits for the lock for shared passes over a network, with the last one's result in its
 // file, <data dir>/.<network>.gc. If the file is removed meanwhile, those that wait for it share their
-// passes, and those that come later theirs. It follows no link, and a pipe does not block it.
+// passes, and those that come later theirs. It follows no link.
 func lockPasses(ctx context.Context, conf *config) (*os.File, error) {
 	path := filepath.Join(conf.dataDir, "."+conf.network+".gc")
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock under which network %s is searched for leaks: %w", conf.network, err)
 	}
