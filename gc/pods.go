@@ -21,7 +21,7 @@ type Pod struct {
 	Name      string    `json:"name,omitempty"`
 	UID       types.UID `json:"uid,omitempty"`
 	// Source is the name of the source, and Origin where it saw the pod: a network namespace and
-	// a process, a cache file, a sandbox. In JSON From has both.
+	// a process, a cache file, a sandbox. From has both.
 	Source string `json:"-"`
 	Origin string `json:"-"`
 	// NotRunning says that the pod is a sandbox that is not ready, or a network namespace without a process.

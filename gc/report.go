@@ -16,7 +16,8 @@ import (
 )
 
 // A Report says what one pass found and did. It is complete and true also beside an
-// error (R11): the pass removed exactly the reservations that are Released in it.
+// error (R11): the pass removed exactly the reservations that are Released in it. Package reportjson
+// writes it as JSON.
 type Report struct {
 	// DataDir is the data directory, and Networks are those that the Reconciler
 	// releases in.
@@ -144,6 +145,14 @@ func (r *Report) note(s *snapshot) {
 			r.Sources[i].note(fmt.Sprintf("it names network %s, which has no directory here: is that the name of its directory?", noDir))
 		}
 	}
+}
+
+// text returns the text of an error, or nothing for nil.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
 }
 
 func (s *SourceReport) note(text string) { s.Note = strings.Trim(s.Note+"; "+text, "; ") }

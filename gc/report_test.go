@@ -5,10 +5,7 @@
 package gc
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -20,7 +17,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -89,45 +85,6 @@ func TestReportSaysWhereAClaimComesFrom(t *testing.T) {
 	report := n.pass(answers(criAnswer(sandbox), netnsAnswer(configured("10.0.0.2"))), Options{})
 	if e := report.Reservations[0]; e.Reason != ContainerLive || e.Pod.Source != "netns" {
 		t.Errorf("%v, by %v", e.Reason, e.Pod)
-	}
-}
-
-// The JSON is stable: see MarshalJSON.
-func TestReportJSON(t *testing.T) {
-	start := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	reservation := func(ip, id, ifName string) *hostlocal.Reservation {
-		return &hostlocal.Reservation{Network: "podnet", IP: netip.MustParseAddr(ip), ContainerID: id, IfName: ifName, ReservedAt: start, Owner: hostlocal.Owned}
-	}
-	unreadable := &hostlocal.Reservation{Network: "second", IP: ips("10.9.0.3")[0], Owner: hostlocal.Unreadable, Err: errors.New("input/output error")}
-	web := &Pod{Namespace: "default", Name: "web", UID: "1", Source: "kubelet"}
-	report := Report{
-		DataDir: "/data", Networks: []string{"podnet", "typo"}, Missing: []string{"typo"}, Started: start,
-		Duration: 1500 * time.Millisecond, LockHeld: 2 * time.Millisecond, LongestHold: time.Millisecond,
-		NextCheck: start.Add(time.Minute), Looks: 2,
-		Sources:    []SourceReport{{Name: "kubelet", Entries: 3, AsOf: start, Took: time.Millisecond}, {Name: "cri", Error: "away"}},
-		Duplicates: []Claim{{ips("10.0.0.2")[0], []*Pod{web, {Source: "netns", Origin: "process 1", NotRunning: true}}}},
-		Unreserved: []Claim{{ips("10.0.0.9")[0], []*Pod{web}}},
-		Reservations: []Entry{
-			{Reservation: reservation("10.0.0.2", "c", "eth0"), Verdict: InUse, Reason: ContainerLive, Pod: web},
-			{Reservation: reservation("fd00::3", "d", ""), Verdict: Released, Reason: ReleasedLeak},
-			{Reservation: unreadable, Verdict: Failed, Reason: OwnerUnreadable},
-		},
-		Err: errors.New("one file could not be read"),
-	}
-	var got bytes.Buffer
-	text, err := json.Marshal(report)
-	if err == nil {
-		err = json.Indent(&got, text, "", "  ")
-	}
-	must(t, err)
-	golden(t, "report.json", got.String()+"\n")
-	// Empty fields are left out.
-	empty, err := json.Marshal(Report{})
-	if err != nil || bytes.Contains(empty, []byte("null")) || bytes.Contains(empty, []byte(`"error"`)) {
-		t.Errorf("got %s and error %v, want nothing that is null", empty, err)
-	}
-	if _, err := json.Marshal(Entry{}); err != nil {
-		t.Errorf("an entry without a reservation: %v", err)
 	}
 }
 

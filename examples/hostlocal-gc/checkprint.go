@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/reportjson"
 )
 
 // checked is the output of check. Its JSON is a contract.
@@ -48,7 +48,7 @@ func sourceResults(r *gc.Report) (all []sourceResult) {
 
 func (a *app) printChecked(all *checked) error {
 	if a.flags.format == formatJSON {
-		return reportjson.Write(a.stdout, all)
+		return writeJSON(a.stdout, all)
 	}
 	var out strings.Builder
 	shown := all.Findings[:min(len(all.Findings), fewFindings)]

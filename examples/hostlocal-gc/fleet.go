@@ -25,7 +25,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/reportjson"
 )
 
 // pluginName is the name under which kubectl finds the command as a plugin: kubectl hostlocal-gc.
@@ -135,7 +135,7 @@ func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 		return err
 	}
 	if f.format == formatJSON {
-		err = reportjson.Write(a.stdout, report)
+		err = writeJSON(a.stdout, report)
 	} else {
 		_, err = io.WriteString(a.stdout, a.fleetText(report, time.Now()))
 	}

@@ -3,12 +3,13 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"slices"
 	"strings"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/reportjson"
 )
 
 // A view selects what a command shows of a report.
@@ -42,4 +43,12 @@ func (a *app) print(r *result, v view) error {
 func (a *app) printJSON(r *result) error {
 	cause := func(e *gc.Entry) string { return string(r.causes.Of(e)) }
 	return reportjson.Report{Report: &r.Report, Cause: cause}.Write(a.stdout)
+}
+
+// writeJSON writes a value as indented JSON.
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/reportjson"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/reportjson"
 )
 
 const debugPath = "/debug/hostlocal-gc"
