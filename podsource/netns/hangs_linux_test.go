@@ -271,6 +271,7 @@ func TestMountsThatHang(t *testing.T) {
 }
 
 // Two callers hang at one process. It is read again when both have returned, also if one panics.
+// A thread that goes on is not given up, also if it reads the same thing.
 func TestTwoReadingsHang(t *testing.T) {
 	s, release, given := nested(t), make(chan bool), make(chan bool)
 	for range 2 {
@@ -282,6 +283,7 @@ func TestTwoReadingsHang(t *testing.T) {
 						panic("netlink")
 					}
 				})
+				t.Error("it goes on after it was given up")
 				return nil
 			})
 			given <- hangs
@@ -301,5 +303,15 @@ func TestTwoReadingsHang(t *testing.T) {
 		if want > 0 {
 			release <- want == 2
 		}
+	}
+	sc, steps, hangs := s.newScan(t.Context()), 0, false
+	for range 3 {
+		sc.step("process 8")
+		if steps, hangs = sc.giveUp(steps); hangs {
+			t.Error("it goes on, and is given up")
+		}
+	}
+	if _, hangs = sc.giveUp(steps); !hangs || hanging(s) != 1 {
+		t.Error("it does not go on, and is not given up")
 	}
 }

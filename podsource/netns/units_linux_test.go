@@ -193,33 +193,6 @@ func TestADDs(t *testing.T) {
 	}
 }
 
-// TestReadStat: an invalid stat file is an error, and not a start at the node's boot.
-func TestReadStat(t *testing.T) {
-	const whole = "7 (a) b) S 1 1 1 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711" // the start is the 20th field after the name
-	for _, row := range []struct {
-		reason, text string
-		ok           bool
-	}{
-		{"as the kernel writes it", whole, true},
-		{"one field less", strings.TrimSuffix(whole, " 4711"), false},
-		{"no name", strings.ReplaceAll(whole, ")", ""), false},
-		{"a start that is not a number", strings.Replace(whole, "4711", "x", 1), false},
-	} {
-		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "stat"), []byte(row.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		s := scanOf(t, dir)
-		comm, parent, since, ok := s.readStat(dir)
-		if ok != row.ok || (s.err == nil) != row.ok {
-			t.Errorf("%s: %t, error %v", row.reason, ok, s.err)
-		}
-		if row.ok && (since.Milliseconds() != 47110 || comm != "a) b" || parent != "1") {
-			t.Errorf("%s: got %v, %q and %q", row.reason, since, comm, parent)
-		}
-	}
-}
-
 // A process has ended when all its threads have ended.
 func TestAnyThread(t *testing.T) {
 	for _, row := range []struct {
