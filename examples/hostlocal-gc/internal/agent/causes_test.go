@@ -74,7 +74,8 @@ func TestLeaksCountOnce(t *testing.T) {
 				}
 			}
 			lines := log.with(`"network"="n" "cause"="torn" "count"=65 "IPs"=["10.0.1.1" `)
-			if len(lines) != row.lines || len(log.with("cause")) != row.lines || strings.Count(fmt.Sprint(lines), `"10.0.1.`) != maxLogged*row.lines {
+			said := strings.Count(fmt.Sprint(lines), `"10.0.1.`)
+			if len(lines) != row.lines || len(log.with("cause")) != row.lines || said != maxLogged*row.lines {
 				t.Errorf("dry run %v, %s: logged %q, want %d with the cause", dryRun, row.reason, log, row.lines)
 			}
 			total := make(map[string]float64)
@@ -86,7 +87,9 @@ func TestLeaksCountOnce(t *testing.T) {
 					}
 				}
 			}
-			want := map[string]float64{"n torn": row.leaks, "n reboot": 0, "n no-del": 0, "n no-entry": 0, "n other-runtime": 0, "n unknown": min(1, row.leaks)}
+			want := map[string]float64{
+				"n torn": row.leaks, "n reboot": 0, "n no-del": 0, "n no-entry": 0, "n other-runtime": 0, "n unknown": min(1, row.leaks),
+			}
 			if row.leaks == 0 {
 				clear(want)
 			}

@@ -145,7 +145,11 @@ func (q *Inquiry) Find(ctx context.Context, r *gc.Report, known Causes) (all Cau
 	}
 	if len(found) > 0 {
 		seen := q.look(ctx)
-		seen.runtime = asked(r, "cri")
+		seen.runtime, seen.used = asked(r, "cri"), make(map[string]bool)
+		for i := range r.Reservations {
+			e := &r.Reservations[i]
+			seen.used[e.Network] = seen.used[e.Network] || seen.entries[owner{e.Network, e.ContainerID}]
+		}
 		for _, e := range found {
 			all[leakOf(e)] = seen.cause(e)
 		}
@@ -212,7 +216,8 @@ type sight struct {
 	damaged map[string]bool // containers of damaged entries
 	living  map[string]bool // containers of entries that may live
 	since   map[string]time.Time
-	forms   map[owner]bool // the forms of the IDs of each network's entries, in place of IDs
+	used    map[string]bool // networks with a reservation whose owner has an entry, so the cache is not an old one
+	forms   map[owner]bool  // the forms of the IDs of each network's entries, in place of IDs
 }
 
 func (s *sight) note(a *podsource.Answer) {
@@ -250,6 +255,7 @@ func (s *sight) cause(e *gc.Entry) Cause {
 	const tolerance = time.Second // of the clocks
 	own := owner{e.Network, e.ContainerID}
 	since, dated := s.since[e.Network]
+	dated = dated && s.used[e.Network]
 	switch {
 	case e.Owner == hostlocal.Empty, s.entries[own] && s.damaged[e.ContainerID]:
 		return Torn

@@ -108,6 +108,8 @@ func TestCause(t *testing.T) {
 		{"it has an entry in another network only, and this one's are older", owned, earlier, []record{with(own, elsewhere), old}, nil, NoEntry},
 		{"the same without a kernel", owned, earlier, []record{old}, func(q *Inquiry, _ *gc.Report) { noKernel(q) }, NoEntry},
 		{"the cache is younger, and may have been wiped", owned, earlier, []record{younger}, nil, UnknownCause},
+		{"the cache has no owner of a reservation, so it may be of a runtime that was here once", owned, earlier, []record{old},
+			func(_ *Inquiry, r *gc.Report) { r.Reservations = r.Reservations[:1] }, UnknownCause},
 		{"the network has no entry, so this may be another's cache", owned, earlier, []record{with(old, elsewhere)}, nil, UnknownCause},
 		{"there is no cache", owned, earlier, nil, func(q *Inquiry, _ *gc.Report) { q.dirs = []string{"/nowhere"} }, UnknownCause},
 		{"the cache can't be read", owned, earlier, []record{own},
@@ -135,6 +137,9 @@ func TestCause(t *testing.T) {
 	} {
 		at(t, row.boot)
 		q, r := inquiry(results(t, row.cache...)), gc.Report{Reservations: []gc.Entry{leakedOf(row.id, gc.Unowned)}}
+		if n := len(row.cache); n > 0 { // one that lives has an entry
+			r.Reservations = append(r.Reservations, leakedOf(row.cache[n-1].id, gc.ContainerLive))
+		}
 		if row.change != nil {
 			row.change(q, &r)
 		}
