@@ -16,7 +16,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
@@ -59,7 +58,7 @@ Exit status: 0 all are or would be reserved, 1 one can't be, or an error.`,
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "repair this `ADDRESS` only (repeatable; default all that the ranges have)")
 	c.Flags().BoolVar(&a.flags.yes, flagYes, false, "write the files; no variable sets this")
 	_ = c.MarkFlagDirname("cni-dir")
-	c.RunE = work(func(ctx context.Context) error { return a.repair(ctx, c.Flags()) })
+	c.RunE = work(a.repair)
 	return c
 }
 
@@ -73,7 +72,7 @@ type lost struct {
 //
 // The sources are asked again after the drafts were made, and never under the lock. A DEL before that leaves a container that has ended,
 // and one after it removes the draft. The address is taken under the lock, and only if it is free.
-func (a *app) repair(ctx context.Context, given *pflag.FlagSet) error {
+func (a *app) repair(ctx context.Context) error {
 	a.flags.format = formatTable
 	s, err := a.checkedSource()
 	if err != nil {
@@ -85,11 +84,7 @@ func (a *app) repair(ctx context.Context, given *pflag.FlagSet) error {
 	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	here := func(dir string) bool {
-		elsewhere := given.Changed("data-dir") && dir == hostlocal.DefaultDataDir // it is mounted elsewhere here
-		return elsewhere || sameDirectory(dir, a.flags.dataDir)
-	}
-	found, refused, err := a.lost(ctx, s, here, chosen)
+	found, refused, err := a.lost(ctx, s, chosen)
 	if err != nil {
 		return err
 	}
@@ -105,7 +100,7 @@ func (a *app) repair(ctx context.Context, given *pflag.FlagSet) error {
 		defer os.Remove(drafts[l]) //nolint:errcheck // another process may have removed it
 		ips = append(ips, l.ip)
 	}
-	found, changed, err := a.lost(ctx, s, here, ips)
+	found, changed, err := a.lost(ctx, s, ips)
 	errs := []error{refused, changed, err}
 	for _, l := range found {
 		if err := a.flags.reserve(ctx, l, drafts[l]); err != nil {
@@ -135,8 +130,8 @@ func (a *app) showLost(found []lost, refused error) error {
 }
 
 // lost asks the sources which of these addresses can be reserved again, or without any which of all. refused says why
-// others can't. here reports whether a data directory is that of the command.
-func (a *app) lost(ctx context.Context, s podsource.Source, here func(string) bool, ips []netip.Addr) (found []lost, refused, err error) {
+// others can't.
+func (a *app) lost(ctx context.Context, s podsource.Source, ips []netip.Addr) (found []lost, refused, err error) {
 	recorded := &recorder{Source: s}
 	opts := a.onceOptions()
 	opts.DryRun = true
@@ -151,6 +146,9 @@ func (a *app) lost(ctx context.Context, s podsource.Source, here func(string) bo
 	confs, _, err := a.configurations() // libcni's entries have theirs, so those that can't be read are no error
 	if err != nil {
 		return nil, nil, err
+	}
+	here := func(dir string) bool { // the default may be mounted elsewhere here
+		return dir == hostlocal.DefaultDataDir || sameDirectory(dir, a.flags.dataDir)
 	}
 	confs = slices.DeleteFunc(confs, func(c cniconf.Network) bool { return !here(c.DataDir) })
 	var ours iprange.Set
@@ -280,7 +278,7 @@ func (f *facts) checkPods(l lost) error {
 			p := &m.Pods[j]
 			its, has := slices.Contains(p.ContainerIDs, l.containerID), slices.Contains(p.IPs, l.ip)
 			switch {
-			case isKernel(m) || isCache(m) || !its && (!has || p.HostNetwork || p.HasFinished()):
+			case isCache(m) || !its && (!has || p.HostNetwork || p.HasFinished()):
 				continue
 			case its && (p.HasFinished() || p.NotRunning):
 				return fmt.Errorf("its container does not run: %s of source %s", podText(p), m.Source)

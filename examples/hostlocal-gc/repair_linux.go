@@ -82,17 +82,17 @@ func (f *flags) reserve(ctx context.Context, l lost, draft string) error {
 	if err != nil {
 		return fmt.Errorf("taking the lock: %w", err)
 	}
-	defer lock.Close() //nolint:errcheck // nothing was written to it
-	flock := func(how int) error { return os.NewSyscallError("flock", unix.Flock(int(lock.Fd()), how)) }
-	for err = flock(unix.LOCK_EX | unix.LOCK_NB); err != nil; err = flock(unix.LOCK_EX | unix.LOCK_NB) {
+	try := func() error {
+		return os.NewSyscallError("flock", unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB))
+	}
+	for err = try(); err != nil; err = try() {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("another process holds %s: %w (%w)", lock.Name(), err, ctx.Err())
+			return errors.Join(fmt.Errorf("another process holds %s: %w (%w)", lock.Name(), err, ctx.Err()), lock.Close())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	err = os.Link(draft, filepath.Join(dir, l.ip.String()))
-	err = errors.Join(err, flock(unix.LOCK_UN))
+	err = errors.Join(os.Link(draft, filepath.Join(dir, l.ip.String())), lock.Close())
 	switch {
 	case errors.Is(err, fs.ErrExist):
 		return errors.New("an ADD has reserved it meanwhile")

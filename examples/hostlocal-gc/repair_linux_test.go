@@ -121,13 +121,16 @@ func TestRepair(t *testing.T) {
 		says         string
 	}{
 		{"plan", "", nil, false, statusDone, "Nothing was written: --yes writes these files."},
-		{"the plan of one address", "--ip 10.244.1.2", nil, false, statusDone, "10.244.1.2  podnet"},
+		{"the network has another file", "", func(b *bed) { b.put(dir+"podnet/10.244.1.9", sandbox("x")+"\r\nlo") }, false, statusDone,
+			"10.244.1.2  podnet"},
 		{"all", "--yes", nil, true, statusDone, "Reserved 10.244.1.2 in network podnet again."},
 		{"one address, and another that no pod has", "--yes --ip 10.244.1.2 --ip 10.244.1.3", nil, true, statusError,
 			"10.244.1.3 can't be reserved again: the kernel shows it in 0"},
-		{"what has an address outside of the ranges is not host-local's", "--yes", func(b *bed) {
+		{"others have addresses of another data directory, or of none", "--yes", func(b *bed) {
 			b.conf("10-podnet.conflist", podnet, "bridge", `, "ranges": [[{"subnet": "10.244.1.0/29"}]]`)
+			b.conf("20-other.conflist", `"name": "other",`, "bridge", `, "dataDir": "/run/x", "ranges": [[{"subnet": "10.244.1.96/29"}]]`)
 			b.space("", 98, 1)
+			b.space("", 198, 1)
 		}, true, statusDone, "Reserved 10.244.1.2"},
 		{"libcni before 1.2", "--yes", func(b *bed) {
 			b.cached("", `"interfaces": [{"name": "br"}, {"name": "lo", "sandbox": "/run/netns/web"}],`)

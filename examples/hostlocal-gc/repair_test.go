@@ -59,6 +59,9 @@ func TestRepairable(t *testing.T) {
 			in(func(e *cached) { e.IfName = "net1" })(f)
 			of(cri, func(p *pod) { p.IPs[0] = next })(f)
 		}, ""},
+		{"its second interface has an entry of its own", func(f *facts) {
+			f.members[cache].Pods = append(f.members[cache].Pods, pod{ContainerIDs: []string{"a"}, IPs: []netip.Addr{next}})
+		}, ""},
 		{"the runtime reports the other family alone", of(cri, func(p *pod) { p.IPs[0] = v6 }), ""},
 		{"the range is set at run time", in(func(e *cached) { e.Config = conf(`"subnet": "usePodCidr"`) }), ""},
 		{"the entry's configuration has no host-local, and the node's has", flannel, ""},
@@ -94,7 +97,8 @@ func TestRepairable(t *testing.T) {
 		f := &facts{
 			members: []podsource.Answer{
 				{Source: "netns", SeesAddresses: true, Pods: []pod{{IPs: at(), Origin: "ns 1"}}},
-				{Source: "cnicache", Cache: &podsource.Cache{}, Pods: []pod{{ContainerIDs: []string{"a"}, Network: "podnet", IPs: at(), Origin: entry}}},
+				{Source: "cnicache", Cache: &podsource.Cache{},
+					Pods: []pod{{ContainerIDs: []string{"a"}, Network: "podnet", IPs: at(), Origin: entry}}},
 				{Source: "cri", Pods: []pod{{NamespacedName: named("web"), ContainerIDs: []string{"a", "nginx"}, IPs: at()}}},
 				{Source: "kube", Pods: []pod{{NamespacedName: named("web"), IPs: at()}}},
 			},
