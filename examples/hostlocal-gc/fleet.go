@@ -81,7 +81,6 @@ Exit status: 0 all nodes are fine, 3 some are not, 1 error.`,
 	p.StringVar(&f.port, "port", "9777", "`PORT` at which the agents serve metrics")
 	p.DurationVar(&f.timeout, "timeout", 3*time.Second, "how long to wait for the answer of each agent")
 	p.StringVarP(&f.format, "output", "o", formatTable, "`FORMAT`: table, json")
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{formatTable, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -95,21 +94,12 @@ type fleetNode struct {
 
 // fleetReport is the output. Its JSON is a contract.
 type fleetReport struct {
-	SchemaVersion int         `json:"schemaVersion"`
-	Nodes         []fleetNode `json:"nodes"`          // the gravest first
-	Note          string      `json:"note,omitempty"` // why nodes without an agent are not known
-	Counts        fleetCounts `json:"counts"`         // of nodes
-	Settings      fleetHashes `json:"configurations"` // hashes of settings: one, if all agents have equal ones
-	forbidden     error       // if the caller may not ask any agent
+	SchemaVersion  int            `json:"schemaVersion"`
+	Nodes          []fleetNode    `json:"nodes"`          // the gravest first
+	Fine           int            `json:"fine"`           // the number of those that are OK
+	Configurations map[string]int `json:"configurations"` // agents by the hash of their settings
+	Note           string         `json:"note,omitempty"` // why nodes without an agent are not known
 }
-
-type (
-	fleetHashes map[string]int
-	fleetCounts struct {
-		Fine int `json:"fine"`
-		All  int `json:"all"`
-	}
-)
 
 // fleet runs the command.
 func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
@@ -139,7 +129,7 @@ func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 	} else {
 		_, err = io.WriteString(a.stdout, a.fleetText(report, time.Now()))
 	}
-	if err == nil && report.Counts.Fine < report.Counts.All {
+	if err == nil && report.Fine < len(report.Nodes) {
 		return errWrong
 	}
 	return err
@@ -153,7 +143,7 @@ func askFleet(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetF
 	if err != nil {
 		return nil, fmt.Errorf("listing the agents: %w", err)
 	}
-	r := &fleetReport{SchemaVersion: reportjson.SchemaVersion, Nodes: []fleetNode{}, Settings: make(fleetHashes)}
+	r := &fleetReport{SchemaVersion: reportjson.SchemaVersion, Configurations: make(map[string]int)}
 	agents := make(map[string]*corev1.Pod)
 	if nodes, err := client.Nodes().List(list, metav1.ListOptions{LabelSelector: "kubernetes.io/os=linux"}); err == nil {
 		for i := range nodes.Items {
@@ -172,11 +162,7 @@ func askFleet(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetF
 	if len(pods.Items) == 0 {
 		return nil, fmt.Errorf("there is no agent: no pod in namespace %s has the labels %s; --namespace and --selector say which", f.namespace, f.selector)
 	}
-	r.ask(ctx, client, f, agents)
-	if r.forbidden != nil {
-		return nil, fmt.Errorf("asking the agents: %w", r.forbidden)
-	}
-	return r, nil
+	return r, r.ask(ctx, client, f, agents)
 }
 
 // answers reports whether a pod may be the agent of its node: after a rollout an old one may end.
@@ -184,8 +170,8 @@ func answers(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil
 }
 
-// ask asks the agents, several at once. A node without one has a nil pod.
-func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags, agents map[string]*corev1.Pod) {
+// ask asks the agents, several at once. A node without one has a nil pod. It is an error if the caller may ask none.
+func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags, agents map[string]*corev1.Pod) error {
 	r.Nodes = make([]fleetNode, len(agents))
 	errs := make([]error, len(agents))
 	var asking sync.WaitGroup
@@ -204,24 +190,23 @@ func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interfac
 		})
 	}
 	asking.Wait()
-	answered := false
-	for i := range r.Nodes {
-		n := &r.Nodes[i]
-		r.Counts.All++
+	answered, forbidden := false, error(nil)
+	for i, n := range r.Nodes {
 		if n.Word == diagnose.OK {
-			r.Counts.Fine++
+			r.Fine++
 		}
 		if n.State != nil {
 			answered = true
-			r.Settings[n.State.Configuration]++
+			r.Configurations[n.State.Configuration]++
 		} else if apierrors.IsForbidden(errs[i]) {
-			r.forbidden = errs[i]
+			forbidden = errs[i]
 		}
 	}
-	if answered {
-		r.forbidden = nil
+	if forbidden != nil && !answered {
+		return fmt.Errorf("asking the agents: %w", forbidden)
 	}
 	slices.SortStableFunc(r.Nodes, func(a, b fleetNode) int { return cmp.Compare(gravity(a.Word), gravity(b.Word)) })
+	return nil
 }
 
 // gravity is the place of a word among all. One that this version does not know comes first.

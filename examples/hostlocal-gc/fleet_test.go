@@ -116,7 +116,7 @@ func TestFleet(t *testing.T) {
 			}, []string{"one.eu.example"}, statusLeaked, `
 NODE  STATE     SINCE  WHAT (-o json has all)
 six   MISSING      3h  podnet: ?[2Jgone?OK
-two   FULL         3h  (+2) podnet: long text long text long text long text lo…
+two   FULL         3h  (+2) podnet: long text long text long text long text lon…
 one   CONFLICT     3h  podnet: 1 reservation is claimed
 1 of 4 nodes are fine.
 `},
@@ -218,7 +218,7 @@ func TestFleetJSON(t *testing.T) {
 	}
 	n := report.Nodes
 	if n[0].Node != "c" || n[0].Error == "" || n[1].Node != "b" || n[1].State.Findings[0].Text != "full" || n[2].Word != "OK" ||
-		report.Counts != (fleetCounts{Fine: 1, All: 3}) || report.Settings["aaaa"] != 2 || report.Note == "" || report.SchemaVersion != 1 {
+		report.Fine != 1 || report.Configurations["aaaa"] != 2 || report.Note == "" || report.SchemaVersion != 1 {
 		t.Errorf("got %s", got.stdout)
 	}
 }

@@ -37,42 +37,25 @@ func (a *app) fleetText(r *fleetReport, now time.Time) string {
 				what = fmt.Sprintf("(+%d) %s", more, what)
 			}
 		}
-		rows = append(rows, []term.Cell{{Text: strings.TrimSuffix(n.Node, domain)}, {Text: n.Word, Style: wordStyle(n.Word)}, {Text: since}, {Text: what}})
+		rows = append(rows, []term.Cell{{Text: strings.TrimSuffix(n.Node, domain)}, {Text: n.Word}, {Text: since}, {Text: what}})
 	}
+	width := cmp.Or(a.screen.Width, fleetWidth)
 	if len(rows) > 0 {
-		columns := []term.Column{{Title: "NODE"}, {Title: "STATE"}, {Title: "SINCE", Right: true}, {Title: "WHAT (-o json has all)"}}
-		plain := term.Screen{Colour: a.screen.Colour}
-		cutLast(rows, cmp.Or(a.screen.Width, fleetWidth))
-		out.WriteString(plain.Table(columns, rows))
+		table := term.Screen{}.Table([]term.Column{{Title: "NODE"}, {Title: "STATE"}, {Title: "SINCE", Right: true}, {Title: "WHAT (-o json has all)"}}, rows)
+		for line := range strings.Lines(table) {
+			if text := []rune(line); len(text) > width+1 { // with the line's end
+				line = string(text[:width-1]) + "…\n"
+			}
+			out.WriteString(line)
+		}
 	}
-	fmt.Fprintf(&out, "%d of %d nodes are fine.\n", r.Counts.Fine, r.Counts.All)
+	fmt.Fprintf(&out, "%d of %d nodes are fine.\n", r.Fine, len(r.Nodes))
 	for _, line := range []string{r.drift(domain), r.Note} {
 		if line != "" {
-			fmt.Fprintln(&out, term.Screen{Width: cmp.Or(a.screen.Width, fleetWidth)}.Fold(term.Clean(line)))
+			fmt.Fprintln(&out, term.Screen{Width: width}.Fold(term.Clean(line)))
 		}
 	}
 	return out.String()
-}
-
-// cutLast shortens the last column, so that the others and it fit the width.
-func cutLast(rows [][]term.Cell, width int) {
-	const least = 20 // it is no narrower
-	widest := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, c := range row {
-			widest[i] = max(widest[i], len([]rune(c.Text)), len("SINCE"))
-		}
-	}
-	last := len(widest) - 1
-	for _, w := range widest[:last] {
-		width -= w + len("  ")
-	}
-	width = max(width, least)
-	for _, row := range rows {
-		if text := []rune(term.Clean(row[last].Text)); len(text) > width {
-			row[last].Text = string(text[:width-1]) + "…"
-		}
-	}
 }
 
 // commonDomain returns the end of all names from the first dot on, if that is the same.
@@ -91,11 +74,11 @@ func commonDomain(nodes []fleetNode) string {
 
 // drift says which agents have other settings than most.
 func (r *fleetReport) drift(domain string) string {
-	if len(r.Settings) < 2 {
+	if len(r.Configurations) < 2 {
 		return ""
 	}
-	hashes := slices.SortedFunc(maps.Keys(r.Settings), func(a, b string) int {
-		return cmp.Or(cmp.Compare(r.Settings[b], r.Settings[a]), cmp.Compare(a, b))
+	hashes := slices.SortedFunc(maps.Keys(r.Configurations), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r.Configurations[b], r.Configurations[a]), cmp.Compare(a, b))
 	})
 	var others []string
 	for _, n := range r.Nodes {
