@@ -134,8 +134,8 @@ func (a *Agent) harmless(detailed bool) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", a.healthy)
 	mux.HandleFunc("GET /readyz", a.ready(detailed))
-	mux.HandleFunc("GET "+NodePath, a.node)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
+	mux.HandleFunc("GET "+NodePath, a.node)
 	return mux
 }
 
