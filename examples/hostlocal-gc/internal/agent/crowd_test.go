@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,19 +20,20 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// serving serves an agent on a listener until the test ends.
-func serving(t *testing.T, a *Agent) *pipeListener {
+// serving serves an agent on a listener until stop, or the test ends.
+func serving(t *testing.T, a *Agent) (l *pipeListener, stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
-	l := newPipeListener()
+	l = newPipeListener()
 	ended := make(chan error, 1)
 	go func() { ended <- (server{l, a.handler()}).serve(ctx) }()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
-	return l
+	t.Cleanup(stop)
+	return l, stop
 }
 
 // request sends a request, and does not read the answer.
@@ -60,7 +62,7 @@ func code(t *testing.T, c net.Conn) int {
 // answered. The number is limited: the one that did nothing for longest is closed.
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := serving(t, &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()})
+		l, _ := serving(t, &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()})
 		held := make([]net.Conn, maxConns)
 		for i := range held {
 			held[i] = l.dial()
@@ -107,7 +109,7 @@ func TestSlowReaders(t *testing.T) {
 			report.Reservations = append(report.Reservations, entry(fmt.Sprintf("10.0.0.%d", i), "c", gc.Unowned))
 		}
 		a.statuses.note(report, nil, nil, nil)
-		l := serving(t, a)
+		l, _ := serving(t, a)
 		get := func(path string) int {
 			c := l.dial()
 			defer func() { _ = c.Close() }()

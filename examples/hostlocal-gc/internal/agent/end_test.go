@@ -3,7 +3,6 @@
 package agent
 
 import (
-	"context"
 	"io"
 	"net"
 	"sync"
@@ -50,12 +49,7 @@ func (l *pipeListener) dial() net.Conn {
 // Clients that keep their connections open delay the agent's end by the grace time at most.
 func TestServeEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		l := newPipeListener()
-		ended := make(chan error, 1)
-		go func() { ended <- (server{l, a.handler()}).serve(ctx) }()
+		l, stop := serving(t, &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()})
 		half := l.dial() // sends half a request, and waits
 		defer func() { _ = half.Close() }()
 		go func() { _, _ = io.WriteString(half, "GET /heal") }()
@@ -69,10 +63,7 @@ func TestServeEnds(t *testing.T) {
 		}
 		synctest.Wait()
 		begun := time.Now()
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		stop()
 		_, _ = io.Copy(io.Discard, half) // until the agent closes it
 		if took := time.Since(begun); took > graceTime+50*time.Millisecond {
 			t.Errorf("it took %v of false time", took)

@@ -18,7 +18,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
-	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 var errAway = fmt.Errorf("%w: the source is away", gc.ErrRefused)
@@ -92,36 +91,9 @@ func TestPassThatNeverEnds(t *testing.T) {
 		says("")
 		time.Sleep(passTime)
 		says("1h5m")
-		shared := status{found: make([]diagnose.Finding, 0, 1), err: errAway} // by requests at the same time
+		shared := status{found: make([]diagnose.Finding, 0, 2), err: errAway} // by requests at the same time
 		if all := a.all(&shared, time.Now()); len(all) != 2 || shared.found[:1][0].Text != "" {
 			t.Errorf("%v overwrite those of another request", all)
 		}
 	})
-}
-
-// Which addresses of live pods are host-local's follows from the CNI configuration.
-func TestRangesOfTheConfiguration(t *testing.T) {
-	conf := put(t, filepath.Join(t.TempDir(), "podnet.conf"), `{"cniVersion":"1.0.0","name":"podnet","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24"}}`)
-	dataDir := t.TempDir()
-	put(t, filepath.Join(dataDir, "podnet", "10.1.0.2"), "live\r\neth0")
-	for _, row := range []struct {
-		reason, ip string
-		confs      []string
-		findings   int
-	}{
-		{"another plugin gave it", "192.0.2.9", []string{conf}, 0},
-		{"host-local gave it", "10.1.0.9", []string{conf}, 1},
-		{"the ranges are not known", "192.0.2.9", nil, 1},
-	} {
-		a, err := New(Options{DataDir: dataDir, Networks: []string{"podnet"}, CNIConf: row.confs, Source: podsource.Static(livePod(netip.MustParseAddr(row.ip)))})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := a.reconciler.Reconcile(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := a.statuses.get().found; len(got) != row.findings {
-			t.Errorf("%s: %v, want %d", row.reason, got, row.findings)
-		}
-	}
 }

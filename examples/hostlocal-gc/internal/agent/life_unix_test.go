@@ -6,7 +6,6 @@ package agent
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,43 +18,6 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
 )
-
-// The agent is not ready before the first pass has ended. The source is a pipe, so that lasts until
-// the test has written. SIGHUP ends it neither meanwhile nor when it ends.
-func TestReadyAfterTheFirstPass(t *testing.T) {
-	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
-	leaked := add(t, n, "leaked", time.Hour)
-	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pipe, "--startup-timeout", "1h")
-	w := openPipe(t, pipe) // the agent is reading the source
-	p.hangUp()
-	got := p.get("/readyz")
-	if got.status != http.StatusServiceUnavailable || got.body != "waiting for the first answer of each source\n" {
-		t.Errorf("while the source works: %d, %q", got.status, got.body)
-	}
-	if got := p.get("/healthz"); got.status != http.StatusOK {
-		t.Errorf("while the source works: /healthz gives %d, %q", got.status, got.body)
-	}
-	if _, err := io.WriteString(w, `[{"containerIDs":["other"]}]`); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	p.untilReady()
-	if there(n, leaked) {
-		t.Error("it was ready before it had released what leaked")
-	}
-	go func() {
-		for p.cmd.Process.Signal(syscall.SIGHUP) == nil {
-			runtime.Gosched()
-		}
-	}()
-	p.terminate()
-}
 
 // The agent is not ready until each source has answered, also after the hook, and stays ready when
 // one fails later. It lives meanwhile: the API server may be down when a node boots. SIGHUP triggers
@@ -106,7 +68,8 @@ func TestReadyOnceEachSourceAnswered(t *testing.T) {
 }
 
 // SIGTERM ends the agent in the middle of a pass that waits for a source. The time is printed but not
-// checked: the machine may be busy. TestServeEnds has clients that keep their connections open.
+// checked: the machine may be busy. SIGHUP does no harm, neither in the first pass nor at the end.
+// TestServeEnds has clients that keep their connections open.
 func TestTerminateInTheMiddle(t *testing.T) {
 	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24"})
 	leaked := add(t, n, "leaked", time.Hour)
@@ -116,6 +79,15 @@ func TestTerminateInTheMiddle(t *testing.T) {
 	}
 	p := start(t, nil, "--data-dir", n.DataDir, "--network", "podnet", "--source", "file:"+pipe)
 	w := openPipe(t, pipe)
+	p.hangUp()
+	if got := p.get("/readyz"); got.status != http.StatusServiceUnavailable || got.body != "waiting for the first answer of each source\n" {
+		t.Errorf("/readyz gives %d %q", got.status, got.body)
+	}
+	go func() {
+		for p.cmd.Process.Signal(syscall.SIGHUP) == nil {
+			runtime.Gosched()
+		}
+	}()
 	took := p.terminate()
 	_ = w.Close()
 	fmt.Printf("In the middle of a pass the agent ended %v after SIGTERM\n", took.Round(time.Millisecond))

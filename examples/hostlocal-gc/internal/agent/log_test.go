@@ -39,7 +39,8 @@ func logging(t *testing.T, dir string, dryRun bool, source podsource.Func) (*Age
 	t.Helper()
 	var l logged
 	log := funcr.New(func(_, line string) { l = append(l, line) }, funcr.Options{Verbosity: 1})
-	a, err := New(Options{DataDir: dir, Networks: []string{"n"}, Source: source, Passes: gc.Options{DryRun: dryRun, Logger: log}})
+	conf := put(t, filepath.Join(t.TempDir(), "n.conf"), `{"cniVersion":"1.0.0","name":"n","type":"bridge","ipam":{"type":"host-local","subnet":"10.0.0.0/16"}}`)
+	a, err := New(Options{DataDir: dir, Networks: []string{"n"}, CNIConf: []string{conf}, Source: source, Passes: gc.Options{DryRun: dryRun, Logger: log}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,6 +132,7 @@ func TestLogOfFindings(t *testing.T) {
 		{"a source does not answer", nil, errors.New("no such socket"), logged{finding + `["UNKNOWN: no answer since the start: source 1"]`}},
 		{"nor does it later", nil, errors.New("no such socket"), nil},
 		{"it does", livePod(), nil, nil},
+		{"an address is not in host-local's range, so another plugin gave it", livePod(netip.MustParseAddr("192.0.2.9")), nil, nil},
 		{"an address is not reserved", livePod(netip.MustParseAddr("10.0.0.9")), nil, logged{finding + `["UNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again"]`}},
 		{"it is not yet", livePod(netip.MustParseAddr("10.0.0.9")), nil, nil},
 		{"a refused pass does not repeat it", nil, errors.New("no such socket"), nil},
