@@ -151,8 +151,8 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 		all = append(all, Finding{Word: Unreserved, Items: unreserved,
 			Text: plural(n, "address of a live pod is", "addresses of live pods are") +
 				" not reserved, so host-local may hand " + them(n) + " out again",
-			Do: "Somebody removed files of host-local, or this is not the data directory that it uses. Mend that. The command shows which " +
-				"addresses can be reserved again; delete the other pods, so that they are recreated.",
+			Do: "Somebody removed files of host-local, or this is not the data directory that it uses. Mend that. hostlocal-gc repair reserves " +
+				"what it can again; delete the other pods, so that they are recreated.",
 			Run: p.command("repair", "")})
 	}
 	if p.Report.DataDirMissing && p.DirNamed && !lost {
@@ -281,7 +281,7 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 		f.Text = fmt.Sprintf("there is no %s, while live pods have %s reserved nowhere; %s", path,
 			plural(len(unreserved), "address that is", "addresses that are"), there)
 		f.Items, f.Run = unreserved, p.command("repair", "")
-		f.Do = "Are --network and --data-dir right, and is the directory mounted? If it was removed, the command shows what can be reserved again."
+		f.Do = "Are --network and --data-dir right, and is the directory mounted? If it was removed, hostlocal-gc repair reserves them again."
 	case slices.Contains(p.Named, name):
 		f.Text = fmt.Sprintf("it has no directory in %s; %s", p.Report.DataDir, there)
 	case slices.ContainsFunc(p.Confs, func(n cniconf.Network) bool { return n.Name == name && n.Ranges != nil }):
