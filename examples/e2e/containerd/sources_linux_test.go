@@ -108,7 +108,7 @@ func TestHazard89HealthyNode(t *testing.T) {
 		loopback, err := filepath.Glob(cnicache.DefaultDir + "/cni-loopback-*-lo")
 		n.must(err)
 		same(t, "cached results of the plugin loopback", "each pod has one", 16, len(loopback))
-		n.wantFinding("OK", "")
+		n.wantFinding(0, "OK", "")
 	})
 }
 
