@@ -83,7 +83,7 @@ func TestHazard99ManyADDsOnLeaks(t *testing.T) {
 			if row.load {
 				busy(t)
 			}
-			n.subnet = row.subnet
+			n.subnet, bare.subnet = row.subnet, row.subnet // they share a bridge
 			want, _ := bare.concurrently(count, "bare", "host-local")
 			for id := range want {
 				if err := bare.del(id, "host-local"); err != nil {
