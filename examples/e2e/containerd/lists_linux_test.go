@@ -254,33 +254,6 @@ func TestHazard20AllSandboxesGone(t *testing.T) {
 	})
 }
 
-// The network is renamed between a pod's ADD and its DEL. The DEL calls host-local for the new network, which has no
-// reservation.
-//
-// Guard: [Source.Pods] names each sandbox in all networks, and [gc.New] requires the networks in which it may
-// release.
-func TestHazard21NetworkRenamed(t *testing.T) {
-	onEach(t, func(t *testing.T, n *node) {
-		const old, renamed = "podnet", "podnet2"
-		live, victim := n.run("live"), n.run("victim")
-		n.configure(renamed)
-		n.awaitNetwork(renamed)
-		n.remove(victim.id)
-		young := n.run("young")
-		n.age()
-		n.network = old
-		n.age()
-		n.network = renamed
-		same(t, "released", "the pass is for another network", nil, n.release().released)
-		n.network = old
-		n.wantLeft("the DEL was for the other network", live, victim)
-		same(t, "released", "no sandbox has them", holding(victim), n.release().released)
-		n.wantLeft("in the old network", live)
-		n.network = renamed
-		n.wantLeft("in the new network", young)
-	})
-}
-
 // A runtime that is stopped, was killed, or is still recovering returns no list, and nothing is released. Its pods
 // run on.
 func TestNothingIsReleasedWithoutTheRuntime(t *testing.T) {
