@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -304,10 +305,7 @@ func (in *intents) load() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		content, err = []byte("{}"), nil
 	}
-	if err == nil {
-		err = json.Unmarshal(content, &in.left)
-	}
-	if err != nil {
+	if err = cmp.Or(err, json.Unmarshal(content, &in.left)); err != nil {
 		err = fmt.Errorf("reading the unfinished requests: %w; if %s is damaged, reboot, or end all pods and remove it", err, in.path)
 	}
 	return err

@@ -121,23 +121,33 @@ func waitForDelegates(path string, log logr.Logger) error {
 	return syscall.Flock(fd, syscall.LOCK_EX)
 }
 
-// start does what must be done before the first request, in this order: record what other
-// servers attached, finish interrupted requests, forget attachments whose namespaces are gone,
-// and release leaked addresses.
+// start does what must be done before the first request, in this order: forget attachments whose
+// namespaces are gone, record what other servers attached, also for the same containers, finish
+// interrupted requests, and release leaked addresses.
+//
+// An intent whose namespace is not at its path is dropped: another server may have attached the
+// container again, as for `nerdctl restart`, and a DEL would release the address of that attachment.
+// If there is none, the old address is a leak like any other.
 func (s *server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout)
 	defer cancel()
+	_, pruneErr := s.record.Prune(ctx) // before the backfill, which does not change recorded attachments
 	s.backfill(ctx)
 	if err := s.record.Backfill(ctx, nil, nil); err != nil && !errors.Is(err, fs.ErrExist) { // the first record, if there was no answer
 		return err
 	}
 	for _, r := range s.intents.all() {
-		if err := s.detach(ctx, r); err != nil {
+		present, err := s.unplumb(*r)
+		if err == nil && present.Netns == "" {
+			err = s.intents.set(r.Key, nil)
+		} else if err == nil {
+			err = s.detach(ctx, r)
+		}
+		if err != nil {
 			s.log.Error(err, "Finishing an interrupted request; its addresses are kept until a DEL or the next start", "attachment", r.Key)
 		}
 	}
-	_, err := s.record.Prune(ctx)
-	if err = errors.Join(err, s.forget(ctx)); err != nil {
+	if err := errors.Join(pruneErr, s.forget(ctx)); err != nil {
 		s.log.Error(err, "Forgetting attachments that have ended; going on")
 	}
 	// This server does no ADD before it listens. What another one may do is in the record's gap.
