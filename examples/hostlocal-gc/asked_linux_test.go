@@ -5,18 +5,24 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 )
 
-// Ctrl-C ends a command that waits for its source, with the status that shells expect.
+// Ctrl-C ends a command that waits for its source, with the status that shells expect. SIGTERM ends the
+// agent in the middle of a pass, and SIGHUP does no harm, neither in the first pass nor at the end.
 func TestInterrupt(t *testing.T) {
 	n, nw := spoiled(t)
-	for _, name := range []string{"list", "plan", "release", "show", "map", "check"} {
+	for _, name := range []string{"list", "plan", "release", "show", "map", "check", "agent"} {
 		args := []string{name, "--data-dir", "networks", "--network", "podnet", "--source", "file:pipe"}
 		if name == "show" {
 			args = append(args, "10.244.1.2")
+		}
+		signal, status := os.Signal(os.Interrupt), statusInterrupted
+		if name == "agent" {
+			args, signal, status = append(args, "--listen="), syscall.SIGTERM, statusDone
 		}
 		pipe := filepath.Join(n.dir, "pipe")
 		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
@@ -32,10 +38,17 @@ func TestInterrupt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		if name == "agent" {
+			go func() {
+				for cmd.Process.Signal(syscall.SIGHUP) == nil {
+					runtime.Gosched()
+				}
+			}()
+		}
+		if err := cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
-		if got := finish(t, cmd.Wait(), &stdout, &stderr); got.status != statusInterrupted || !nw.there("10.244.1.2") {
+		if got := finish(t, cmd.Wait(), &stdout, &stderr); got.status != status || name == "agent" && !strings.Contains(got.stderr, "Ended") || !nw.there("10.244.1.2") {
 			t.Errorf("%s: exit status %d, %q, %q", name, got.status, got.stdout, got.stderr)
 		}
 		_, _ = w.Close(), os.Remove(pipe) // the reader has ended

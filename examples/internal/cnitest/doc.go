@@ -2,6 +2,6 @@
 
 // Package cnitest has helpers for tests of CNI programs. [Main] builds programs and runs the tests
 // as root in namespaces of their own. [Containers] are network namespaces. [Runtime] and [IPs] use
-// libcni as the runtime. [Reserve] makes reservations as host-local does. Except for this comment
-// the package is for Linux.
+// libcni as the runtime. [Reserve] makes reservations as host-local does. What needs no namespaces is
+// for all systems.
 package cnitest

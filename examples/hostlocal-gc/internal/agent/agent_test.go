@@ -3,9 +3,10 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -14,8 +15,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // hostile is text that the page must escape.
@@ -23,105 +26,89 @@ const hostile = `<script>alert("1&2")</script>`
 
 const escaped = `&lt;script&gt;alert(&#34;1&amp;2&#34;)&lt;/script&gt;`
 
-// TestAgent runs the built agent on directories that the plugin filled.
+// What a pass does on a node with names that the page must escape, and what all endpoints say of it.
 func TestAgent(t *testing.T) {
-	n := plugintest.New(t, "podnet", plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.19"})
-	storage := &plugintest.Plugin{Binary: n.Binary, DataDir: n.DataDir, Network: "storage", Ranges: []plugintest.Range{{Subnet: "10.2.0.0/24"}}}
-	others := &plugintest.Plugin{Binary: n.Binary, DataDir: n.DataDir, Network: "others", Ranges: []plugintest.Range{{Subnet: "10.3.0.0/24"}}}
-	live, byAddress := add(t, n, "live", time.Hour), add(t, n, "by-address", time.Hour)
-	leaked, young := add(t, n, "leaked", time.Hour), add(t, n, "young", 0)
-	named := add(t, n, "named", time.Hour) // its pod has a hostile name
-	second := add(t, storage, "by-address", time.Hour)
-	lost := add(t, storage, "leaked", time.Hour)
-	elsewhere := add(t, others, "leaked", time.Hour)
-	put(t, n.File(live), sandbox("live")+"\r\n\"><b>x") // a valid interface name
-	date(t, n, live, time.Hour)
-
 	dir := t.TempDir()
-	pods := put(t, filepath.Join(dir, "pods.json"), "[]")
-	writePods(t, pods, pod{ContainerIDs: []string{"live"}}, pod{IPs: []netip.Addr{byAddress}},
-		pod{Namespace: "ns", Name: hostile, ContainerIDs: []string{"named"}})
-	conf := put(t, filepath.Join(dir, "podnet.conf"), `{"cniVersion":"1.0.0","name":"podnet","type":"bridge",
-		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.2","rangeEnd":"10.1.0.19"}]]}}`)
-	p := start(t, []string{"NODE_NAME=" + hostile, "HOSTLOCAL_GC_CNI_CONF=" + conf},
-		"--data-dir", n.DataDir, "--network", "podnet", "--network", "storage", "--source", "file:"+pods)
-	p.untilReady()
-
-	for _, row := range []struct {
-		reason string
-		at     *plugintest.Plugin
-		ip     netip.Addr
-		want   bool
-	}{
-		{"its container is a live pod's", n, live, true},
-		{"it is a live pod's", n, byAddress, true},
-		{"its container is a live pod's, whatever that is called", n, named, true},
-		{"it is younger than the minimum age", n, young, true},
-		{"its container has an address in use in another network (R3)", storage, second, true},
-		{"nobody holds it", n, leaked, false},
-		{"nobody holds it, in the other network", storage, lost, false},
-		{"nobody holds it, but its network is not named (R14)", others, elsewhere, true},
+	files := make(map[string]string)
+	for _, row := range []struct{ network, ip, container string }{
+		{"podnet", "10.1.0.2", "live"}, {"podnet", "10.1.0.3", "by-address"}, {"podnet", "10.1.0.4", "leaked"}, {"podnet", "10.1.0.5", "young"},
+		{"podnet", "10.1.0.6", "named"}, {"storage", "10.2.0.2", "by-address"}, {"storage", "10.2.0.3", "leaked"}, {"others", "10.3.0.2", "leaked"},
 	} {
-		if got := there(row.at, row.ip); got != row.want {
-			t.Errorf("%v is reserved: %t, want %t: %s", row.ip, got, row.want, row.reason)
+		age := time.Hour
+		if row.container == "young" {
+			age = 0
 		}
+		files[row.ip] = cnitest.Reserve(t, dir, row.network, row.ip, sandbox(row.container), age)
 	}
-
+	cnitest.Write(t, files["10.1.0.2"], sandbox("live")+"\r\n\"><b>x", time.Hour) // a valid interface name
+	conf := filepath.Join(t.TempDir(), "podnet.conf")
+	cnitest.Write(t, conf, `{"cniVersion":"1.0.0","name":"podnet","type":"bridge",
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.2","rangeEnd":"10.1.0.19"}]]}}`, 0)
+	pods := []podsource.Pod{{ContainerIDs: []string{sandbox("live")}}, {IPs: []netip.Addr{netip.MustParseAddr("10.1.0.3")}},
+		{NamespacedName: types.NamespacedName{Namespace: "ns", Name: hostile}, ContainerIDs: []string{sandbox("named")}}}
+	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
+		return podsource.Answer{Source: "file", Networks: []string{podsource.EveryNetwork}, Pods: pods}, nil
+	})
+	a, err := New(Options{DataDir: dir, Networks: []string{"podnet", "storage"}, Source: source, CNIConf: []string{conf}, Node: hostile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.reconciler.Reconcile(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	verdicts := map[string]string{
-		live.String(): "in-use", byAddress.String(): "in-use", named.String(): "in-use", young.String(): "young",
-		leaked.String(): "released", second.String(): "in-use", lost.String(): "released", elsewhere.String(): "leaked",
+		"10.1.0.2": "in-use", "10.1.0.3": "in-use", "10.1.0.4": "released", "10.1.0.5": "young", "10.1.0.6": "in-use",
+		"10.2.0.2": "in-use", "10.2.0.3": "released", "10.3.0.2": "leaked", // R3, and R14
 	}
-	page := p.ask(http.MethodGet, debugPath, "text/html,*/*;q=0.8")
-	report := p.get(debugPath)
-	if diff := cmp.Diff(verdicts, verdictsOf(t, report.body)); diff != "" {
+	page := ask(a, http.MethodGet, debugPath, "text/html,*/*;q=0.8")
+	if diff := cmp.Diff(verdicts, verdictsOf(t, get(a, debugPath).Body.String())); diff != "" {
 		t.Errorf("JSON, verdicts (-want +got):\n%s", diff)
 	}
-	for ip := range verdicts {
-		if !strings.Contains(page.body, ">"+ip+"<") {
-			t.Errorf("the page lacks %s", ip)
+	for ip, verdict := range verdicts {
+		if cnitest.Exists(files[ip]) != (verdict != "released") || !strings.Contains(page.Body.String(), ">"+ip+"<") {
+			t.Errorf("%s is %s; its file is there: %t, or the page lacks it", ip, verdict, cnitest.Exists(files[ip]))
 		}
 	}
 	for _, text := range []string{"in-use", "young", "released", "younger than the minimum age", "10.1.0.2 to 10.1.0.19", "<svg ",
 		"<h2>others <small>only read", "1 address released since the start", "<td>file</td><td>3</td>"} {
-		if !strings.Contains(page.body, text) {
+		if !strings.Contains(page.Body.String(), text) {
 			t.Errorf("the page lacks %q", text)
 		}
 	}
 	checkHarmless(t, page)
-	checkEndpoints(t, p)
-	fmt.Printf("The agent ended %v after SIGTERM\n", p.terminate().Round(time.Millisecond)) // information only
+	checkEndpoints(t, a)
 }
 
 // checkHarmless checks that a page has no active content, and the headers that forbid it.
-func checkHarmless(t *testing.T, page answer) {
+func checkHarmless(t *testing.T, page *httptest.ResponseRecorder) {
 	t.Helper()
-	body := strings.ReplaceAll(page.body, "http://www.w3.org/2000/svg", "") // a namespace, not a link
+	body := strings.ReplaceAll(page.Body.String(), "http://www.w3.org/2000/svg", "") // a namespace, not a link
 	for _, text := range []string{"<script", "<b>x", "<i>", "<img", "<iframe", "<link", "javascript:", "//", "@import", "url(", "style="} {
 		if strings.Contains(body, text) {
 			t.Errorf("the page has %q", text)
 		}
 	}
 	for _, text := range []string{escaped, "ns/" + escaped, "&#34;&gt;&lt;b&gt;x"} {
-		if !strings.Contains(page.body, text) {
+		if !strings.Contains(page.Body.String(), text) {
 			t.Errorf("the page lacks %q", text)
 		}
 	}
 	want := map[string]string{
 		"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options": "nosniff",
 		"Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "Vary": "Accept",
-		"Content-Security-Policy": "default-src 'none'; style-src '" + hashOfStyle(t, page.body) +
+		"Content-Security-Policy": "default-src 'none'; style-src '" + hashOfStyle(t, page.Body.String()) +
 			"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 	}
 	got := make(map[string]string)
 	for name := range want {
-		got[name] = page.header.Get(name)
+		got[name] = page.Header().Get(name)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("headers of the page (-want +got):\n%s", diff)
 	}
 }
 
-func checkEndpoints(t *testing.T, p *process) {
+func checkEndpoints(t *testing.T, a *Agent) {
 	t.Helper()
 	for _, row := range []struct {
 		reason, method, path, accept string
@@ -145,10 +132,10 @@ func checkEndpoints(t *testing.T, p *process) {
 		{"read only", "POST", debugPath, "", 405, "text/plain", "Method Not Allowed"},
 		{"no such thing", "GET", "/debug/pprof/", "", 404, "text/plain", "not found"},
 	} {
-		got := p.ask(row.method, row.path, row.accept)
-		if got.status != row.status || !strings.HasPrefix(got.header.Get("Content-Type"), row.kind) || !strings.Contains(got.body, row.body) {
+		got := ask(a, row.method, row.path, row.accept)
+		if got.Code != row.status || !strings.HasPrefix(got.Header().Get("Content-Type"), row.kind) || !strings.Contains(got.Body.String(), row.body) {
 			t.Errorf("%s %s for %q gives %d, %s, without %q: %s\n%.300s", row.method, row.path, row.accept,
-				got.status, got.header.Get("Content-Type"), row.body, row.reason, got.body)
+				got.Code, got.Header().Get("Content-Type"), row.body, row.reason, got.Body)
 		}
 	}
 }

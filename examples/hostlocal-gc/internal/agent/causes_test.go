@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +15,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -28,11 +27,8 @@ func TestLeaksCountOnce(t *testing.T) {
 	for _, dryRun := range []bool{true, false} {
 		const n = maxLogged + 1
 		dir, cache, log := leaks(t, n), t.TempDir(), logged(nil)
-		file := put(t, filepath.Join(dir, "n", "10.0.2.1"), sandbox("gone")+"\r\neth0")
-		if err := os.Chtimes(file, time.Now(), time.Now().Add(-time.Hour)); err != nil {
-			t.Fatal(err)
-		}
-		put(t, filepath.Join(cache, "n-"+sandbox("leaked")+"-eth0"), `{"kind":`)
+		cnitest.Reserve(t, dir, "n", "10.0.2.1", sandbox("gone"), time.Hour)
+		cnitest.Write(t, filepath.Join(cache, "n-"+sandbox("leaked")+"-eth0"), `{"kind":`, 0)
 		var refused error
 		a, err := New(Options{
 			DataDir: dir, Networks: []string{"n"}, SourceNames: []string{"cnicache:" + cache},
@@ -41,11 +37,6 @@ func TestLeaksCountOnce(t *testing.T) {
 		})
 		if err != nil {
 			t.Fatal(err)
-		}
-		ask := func(query string) string {
-			answer := httptest.NewRecorder()
-			a.debug().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, debugPath+query, nil))
-			return answer.Body.String()
 		}
 		for _, row := range []struct {
 			reason string
@@ -99,7 +90,7 @@ func TestLeaksCountOnce(t *testing.T) {
 			if row.lines == 0 {
 				continue
 			}
-			report, page := ask(""), ask("?format=html")
+			report, page := get(a, debugPath).Body.String(), get(a, debugPath+"?format=html").Body.String()
 			if got := strings.Count(report, `"cause": "torn"`); got != n {
 				t.Errorf("dry run %v: %d causes in the JSON:\n%s", dryRun, got, report)
 			}

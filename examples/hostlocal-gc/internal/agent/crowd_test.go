@@ -15,8 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
@@ -62,7 +60,7 @@ func code(t *testing.T, c net.Conn) int {
 // answered. The number is limited: the one that did nothing for longest is closed.
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, _ := serving(t, &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()})
+		l, _ := serving(t, bare(Options{}))
 		held := make([]net.Conn, maxConns)
 		for i := range held {
 			held[i] = l.dial()
@@ -103,7 +101,7 @@ func TestCrowd(t *testing.T) {
 // for a limited time. /healthz answers meanwhile.
 func TestSlowReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}
+		a := bare(Options{})
 		var report gc.Report
 		for i := range 200 {
 			report.Reservations = append(report.Reservations, entry(fmt.Sprintf("10.0.0.%d", i), "c", gc.Unowned))

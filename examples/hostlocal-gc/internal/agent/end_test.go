@@ -9,8 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // A pipeListener accepts in-memory connections, since synctest's clock does not wait for a network.
@@ -49,7 +47,7 @@ func (l *pipeListener) dial() net.Conn {
 // Clients that keep their connections open delay the agent's end by the grace time at most.
 func TestServeEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, stop := serving(t, &Agent{statuses: newStatusStore(nil), registry: prometheus.NewRegistry()})
+		l, stop := serving(t, bare(Options{}))
 		half := l.dial() // sends half a request, and waits
 		defer func() { _ = half.Close() }()
 		go func() { _, _ = io.WriteString(half, "GET /heal") }()

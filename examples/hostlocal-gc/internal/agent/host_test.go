@@ -9,15 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // A browser on the node, or with a forwarded port, must not let a page of another site read the
 // agent's answers, even if that site's name resolves to loopback.
 func TestHostHeader(t *testing.T) {
-	a := &Agent{opts: Options{Listen: "agent.example:9776", MetricsListen: "metrics.example:9777", Node: "node-1"}, statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}
+	a := bare(Options{Listen: "agent.example:9776", MetricsListen: "metrics.example:9777", Node: "node-1"})
 	for _, row := range []struct {
 		reason, host string
 		ok           bool

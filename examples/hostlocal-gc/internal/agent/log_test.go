@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -39,7 +39,8 @@ func logging(t *testing.T, dir string, dryRun bool, source podsource.Func) (*Age
 	t.Helper()
 	var l logged
 	log := funcr.New(func(_, line string) { l = append(l, line) }, funcr.Options{Verbosity: 1})
-	conf := put(t, filepath.Join(t.TempDir(), "n.conf"), `{"cniVersion":"1.0.0","name":"n","type":"bridge","ipam":{"type":"host-local","subnet":"10.0.0.0/16"}}`)
+	conf := filepath.Join(t.TempDir(), "n.conf")
+	cnitest.Write(t, conf, `{"cniVersion":"1.0.0","name":"n","type":"bridge","ipam":{"type":"host-local","subnet":"10.0.0.0/16"}}`, 0)
 	a, err := New(Options{DataDir: dir, Networks: []string{"n"}, CNIConf: []string{conf}, Source: source, Passes: gc.Options{DryRun: dryRun, Logger: log}})
 	if err != nil {
 		t.Fatal(err)
@@ -51,16 +52,10 @@ func logging(t *testing.T, dir string, dryRun bool, source podsource.Func) (*Age
 func leaks(t *testing.T, n int) string {
 	t.Helper()
 	dir := t.TempDir()
-	files := []string{put(t, filepath.Join(dir, "n", "10.0.0.2"), sandbox("live")+"\r\neth0"),
-		put(t, filepath.Join(dir, "other", "10.1.0.2"), sandbox("leaked")+"\r\neth0")}
+	cnitest.Reserve(t, dir, "n", "10.0.0.2", sandbox("live"), time.Hour)
+	cnitest.Reserve(t, dir, "other", "10.1.0.2", sandbox("leaked"), time.Hour)
 	for i := range n {
-		files = append(files, put(t, filepath.Join(dir, "n", fmt.Sprintf("10.0.1.%d", i+1)), sandbox("leaked")+"\r\neth0"))
-	}
-	at := time.Now().Add(-time.Hour)
-	for _, file := range files {
-		if err := os.Chtimes(file, at, at); err != nil {
-			t.Fatal(err)
-		}
+		cnitest.Reserve(t, dir, "n", fmt.Sprintf("10.0.1.%d", i+1), sandbox("leaked"), time.Hour)
 	}
 	return dir
 }

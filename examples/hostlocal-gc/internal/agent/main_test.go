@@ -3,28 +3,21 @@
 package agent
 
 import (
+	"context"
+	"crypto/sha256"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"runtime/debug"
-	"slices"
-	"strconv"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
-	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
-	"github.com/hostlocal-gc/hostlocal-gc/gc/plugintest"
-)
+	"github.com/go-logr/logr/funcr"
+	"github.com/prometheus/client_golang/prometheus"
 
-// One binary serves the whole test process: that of the command's tests, which is the command on a
-// node that has been up for a year. TestMain makes its directory, and the first test that starts
-// the agent builds it.
-var (
-	binDir string
-	build  = sync.OnceValues(buildAgent)
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
 )
 
 // TestMain runs the tests on a node that has been up for a year.
@@ -32,36 +25,48 @@ func TestMain(m *testing.M) {
 	const up = 365 * 24 * time.Hour
 	gctest.Uptime(nil, up)
 	diagnose.Booted = func() time.Time { return time.Now().Add(-up) }
-	os.Exit(testMain(m))
+	os.Exit(m.Run())
 }
 
-func testMain(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "agent-test-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	binDir = dir
-	return plugintest.Main(m)
-}
+// sandbox makes up a sandbox's ID.
+func sandbox(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
 
-// built returns the path of the built command.
-func built(t *testing.T) string {
+// running runs an agent without listeners until end is called, or the test ends. Values on hangup are
+// SIGHUPs.
+func running(t *testing.T, o Options) (a *Agent, log *cnitest.Log, hangup chan os.Signal, end func()) {
 	t.Helper()
-	path, err := build()
+	log, hangup = new(cnitest.Log), make(chan os.Signal)
+	o.Passes.Logger = funcr.New(func(_, line string) { fmt.Fprintln(log, line) }, funcr.Options{})
+	a, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return path
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx, hangup); close(ended) }()
+	end = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(end)
+	return a, log, hangup, end
 }
 
-func buildAgent() (string, error) {
-	path := filepath.Join(binDir, "hostlocal-gc")
-	info, _ := debug.ReadBuildInfo()
-	race := "-race=" + strconv.FormatBool(slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})) // as this binary
-	if out, err := exec.Command("go", "test", "-c", race, "-o", path, filepath.Join("..", "..")).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building the agent: %w\n%s", err, out)
-	}
-	return path, nil
+// bare returns an agent that makes no passes.
+func bare(o Options) *Agent {
+	return &Agent{opts: o, statuses: newStatusStore(o.SourceNames), registry: prometheus.NewRegistry()}
 }
+
+// ask sends a request to all endpoints.
+func ask(a *Agent, method, path, accept string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(method, path, nil)
+	r.Host = "127.0.0.1"
+	r.Header.Set("Accept", accept)
+	w := httptest.NewRecorder()
+	a.handler().ServeHTTP(w, r)
+	return w
+}
+
+func get(a *Agent, path string) *httptest.ResponseRecorder { return ask(a, http.MethodGet, path, "") }

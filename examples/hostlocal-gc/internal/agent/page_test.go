@@ -7,8 +7,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -33,7 +31,7 @@ func hashOfStyle(t *testing.T, page string) string {
 // show returns the page of an agent after one report, or none.
 func show(t *testing.T, o Options, report *gc.Report, err error) string {
 	t.Helper()
-	a := &Agent{opts: o, statuses: newStatusStore(o.SourceNames)}
+	a := bare(o)
 	now := time.Date(2025, 3, 1, 12, 1, 0, 0, time.UTC)
 	if report != nil {
 		confs, notes := readConfs(o.CNIConf)
@@ -201,7 +199,7 @@ func TestLastVerdictsStay(t *testing.T) {
 	refused := gc.Report{Networks: networks, Started: at.Add(30 * time.Minute), Reservations: unjudged, Sources: []gc.SourceReport{{Name: "cri", Error: "no such socket"}}}
 	again := good
 	again.Started, again.Unreserved, again.Reservations = refused.Started, nil, good.Reservations[1:]
-	a := &Agent{statuses: newStatusStore(nil)}
+	a := bare(Options{})
 	page := func() string {
 		var b strings.Builder
 		if err := a.writePage(&b, at.Add(31*time.Minute)); err != nil {
@@ -235,9 +233,7 @@ func TestLastVerdictsStay(t *testing.T) {
 	check("after a good pass", []string{verdicts, hazard, drawn}, []string{since, refusal, "ago: 2 reservations"})
 	a.statuses.note(refused, errAway, nil, nil)
 	check("after a refused one", []string{"31m ago: " + verdicts, hazard, drawn, refusal, "the source is away", since, "no such socket", "Last pass 1m ago"}, []string{"not judged", "10.0.0.4"})
-	answer := httptest.NewRecorder()
-	a.debug().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, debugPath, nil))
-	if body := answer.Body.String(); !strings.Contains(body, `"10.0.0.4"`) || strings.Contains(body, `"two-pods"`) {
+	if body := get(a, debugPath).Body.String(); !strings.Contains(body, `"10.0.0.4"`) || strings.Contains(body, `"two-pods"`) {
 		t.Errorf("the JSON is not of the last pass:\n%s", body)
 	}
 	a.statuses.note(gc.Report{Started: at.Add(30 * time.Minute)}, errors.New("listing reservations: stale handle"), nil, nil)

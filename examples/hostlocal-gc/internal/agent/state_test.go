@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -35,7 +34,7 @@ func nodeOf(t *testing.T, a *Agent) (state NodeState, text string) {
 
 // With all that a report can have, the state names no pod, no container and no address.
 func TestNodeStateNamesNothing(t *testing.T) {
-	a := &Agent{opts: Options{Node: "node-1", Version: "v9", Configuration: "c0ffee"}, statuses: newStatusStore(nil), registry: prometheus.NewRegistry()}
+	a := bare(Options{Node: "node-1", Version: "v9", Configuration: "c0ffee"})
 	names := []string{"secret-pod", "10.9.8.", "fd00:9", strings.Repeat("ab", 6), "tenant"}
 	report := gc.Report{Started: time.Now(), DataDir: t.TempDir(), Networks: []string{"podnet", "gone"}, Missing: []string{"gone"}}
 	pods := []*gc.Pod{{Namespace: "ns", Name: "secret-pod"}, {Name: "secret-pod-2"}}
@@ -70,7 +69,7 @@ func TestNodeStateNamesNothing(t *testing.T) {
 // What the state says in the situations of a node, and since when.
 func TestNodeState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &Agent{statuses: newStatusStore([]string{"cri"}), registry: prometheus.NewRegistry()}
+		a := bare(Options{SourceNames: []string{"cri"}})
 		begin := time.Now()
 		entry := func(network string, why gc.Reason) gc.Entry {
 			return gc.Entry{Reason: why, Verdict: why.Verdict(), Reservation: &hostlocal.Reservation{Network: network, IP: netip.MustParseAddr("10.1.0.2")}}

@@ -55,17 +55,17 @@ func Exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// Until polls a condition. After a minute it fails the test.
+// Until polls a condition. After two minutes, which only a hang takes, it fails the test.
 func Until(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	tooLong := time.After(time.Minute)
+	tooLong := time.After(2 * time.Minute)
 	for !holds() {
 		select {
 		case <-tick.C:
 		case <-tooLong:
-			t.Fatalf("waited a minute until %s", what)
+			t.Fatalf("waited two minutes until %s", what)
 		}
 	}
 }

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+)
+
+// The agent is not ready until each source has answered, also after the hook, and stays ready when
+// one fails later. It lives meanwhile: the API server may be down when a node boots. SIGHUP triggers
+// a pass long before the interval ends.
+func TestReadyOnceEachSourceAnswered(t *testing.T) {
+	dir := t.TempDir()
+	live := cnitest.Reserve(t, dir, "podnet", "10.1.0.2", sandbox("live"), time.Hour)
+	leaked := cnitest.Reserve(t, dir, "podnet", "10.1.0.3", sandbox("leaked"), time.Hour)
+	var up atomic.Bool
+	first := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return livePod(), nil })
+	second := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+		if up.Load() {
+			return []podsource.Pod{{ContainerIDs: []string{"other"}}}, nil
+		}
+		return nil, errors.New("no such socket")
+	})
+	a, log, hangup, _ := running(t, Options{DataDir: dir, Networks: []string{"podnet"}, Source: podsource.Union(first, second),
+		Passes: gc.Options{StartupTimeout: 300 * time.Millisecond, Interval: time.Hour}})
+	cnitest.Until(t, "the hook has ended", func() bool { return strings.Contains(log.String(), "trying again later") })
+	// The hook's time may be up while a pass reads the disk. The next pass is refused then.
+	const refused = "UNKNOWN: the last pass was refused, and released nothing"
+	cnitest.Until(t, "a pass is refused", func() bool { return strings.Contains(get(a, "/healthz").Body.String(), refused) })
+	for _, row := range []struct {
+		reason, path string
+		status       int
+		want         string
+	}{
+		{"it lives", "/healthz", 200, "ok\n"},
+		{"it waits for a source", "/readyz", 503, "waiting for the first answer of each source\nno answer of the pod sources counts, so nothing was released: "},
+		{"a person sees why", debugPath + "?format=html", 200, "was refused"},
+		{"a person sees why", "/readyz", 503, refused},
+	} {
+		if got := get(a, row.path); got.Code != row.status || !strings.Contains(got.Body.String(), row.want) {
+			t.Errorf("%s: %s gives %d without %q:\n%s", row.reason, row.path, got.Code, row.want, got.Body)
+		}
+	}
+	if !cnitest.Exists(leaked) {
+		t.Error("something was released without an answer (R2)")
+	}
+	up.Store(true)
+	cnitest.Until(t, "it is ready", func() bool { return get(a, "/readyz").Code == 200 })
+	if !cnitest.Exists(live) || cnitest.Exists(leaked) {
+		t.Error("it was ready before it had released what leaked, and only that")
+	}
+	up.Store(false)
+	hangup <- syscall.SIGHUP
+	cnitest.Until(t, "a pass is refused again", func() bool { return strings.Contains(get(a, "/healthz").Body.String(), refused) })
+	if got := get(a, "/readyz"); got.Code != 200 {
+		t.Errorf("after a failure it is not ready any more: %d, %q", got.Code, got.Body)
+	}
+}
+
+// With a typing error in a network's name nothing is released. Log, metric, health and page report
+// it, long before the interval ends: the hook asks no source, so a pass follows that does.
+func TestHazard63NetworkWithATypingError(t *testing.T) {
+	dir := t.TempDir() // above the data directory
+	live := cnitest.Reserve(t, filepath.Join(dir, "networks"), "podnet", "10.1.0.2", sandbox("live"), time.Hour)
+	leaked := cnitest.Reserve(t, filepath.Join(dir, "networks"), "podnet", "10.1.0.3", sandbox("leaked"), time.Hour)
+	source := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return livePod(netip.MustParseAddr("10.1.0.2")), nil })
+	a, log, _, end := running(t, Options{DataDir: dir, Networks: []string{"podnet"}, Source: source, Passes: gc.Options{Interval: time.Hour}})
+	const want = "podnet, while live pods have 1 address that is reserved nowhere"
+	cnitest.Until(t, "health reports it", func() bool { return strings.Contains(get(a, "/healthz").Body.String(), want) })
+	cnitest.Until(t, "the log reports it", func() bool { return strings.Contains(log.String(), "MISSING: podnet") })
+	for path, want := range map[string]string{
+		"/healthz": "ok\n", "/readyz": want, debugPath + "?format=html": "MISSING: podnet: ", // 200: a restart would not help
+		"/metrics": "\nhostlocal_gc_findings{network=\"podnet\",word=\"MISSING\"} 1\n",
+	} {
+		if got := get(a, path); got.Code != 200 || !strings.Contains(got.Body.String(), want) {
+			t.Errorf("%s gives %d without %q:\n%s", path, got.Code, want, got.Body)
+		}
+	}
+	end()
+	if !cnitest.Exists(live) || !cnitest.Exists(leaked) {
+		t.Error("something was released in a directory that is not the data directory's")
+	}
+}
