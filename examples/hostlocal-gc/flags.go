@@ -57,7 +57,6 @@ type flags struct {
 
 const (
 	formatTable = "table"
-	formatWide  = "wide"
 	formatJSON  = "json"
 )
 
@@ -68,7 +67,7 @@ const (
 	flagForeign = "allow-foreign"
 )
 
-func formats() []string { return []string{formatTable, formatWide, formatJSON} }
+func formats() []string { return []string{formatTable, formatJSON} }
 
 // data adds the flags that select what a command reads, and its timeout.
 func (f *flags) data(c *cobra.Command) {

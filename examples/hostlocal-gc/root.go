@@ -69,7 +69,7 @@ func (a *app) listCommand() *cobra.Command {
 		Long: `Show every reservation with its verdict, and the reason for it. It releases
 nothing, takes no lock and writes nothing.`,
 		Example: `  hostlocal-gc list --network podnet --source file:pods.json
-  hostlocal-gc list -o wide`,
+  hostlocal-gc list -o json`,
 		Args: noArgs,
 		RunE: work(a.list),
 	}

@@ -80,7 +80,7 @@ func (l *recorder) Pods(ctx context.Context) (podsource.Answer, error) {
 
 // showAddress runs the command show.
 func (a *app) showAddress(ctx context.Context, text string) error {
-	a.flags.format = formatWide
+	a.flags.format = formatTable
 	ip, err := parseAddress(text)
 	if err != nil {
 		return err
@@ -116,8 +116,12 @@ func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, recorded *r
 	} else {
 		fmt.Fprintln(out, head)
 	}
+	owner := e.ContainerID
+	if e.Owner != hostlocal.Owned {
+		owner = container(e)
+	}
 	rows := [][]term.Cell{
-		{{Text: "container"}, {Text: container(e.Reservation, true)}},
+		{{Text: "container"}, {Text: owner}},
 		{{Text: "interface"}, {Text: term.Dash(e.IfName)}},
 		{{Text: "reserved"}, {Text: term.Age(r.Started, e.ReservedAt) + " ago"}},
 		{{Text: "file"}, {Text: filepath.Join(r.DataDir, e.Network, e.IP.String())}},

@@ -60,7 +60,7 @@ func TestWrongUsage(t *testing.T) {
 		{reason: "an unknown command", args: "lsit", status: statusUsage, stderr: "Did you mean this?\n  list"},
 		{reason: "help about nothing", args: "help lsit", status: statusUsage, stderr: `there is no command "lsit"`},
 		{reason: "an unknown flag", args: "list --bogus", status: statusUsage, stderr: "unknown flag: --bogus"},
-		{reason: "an unknown output", args: "list -o yaml", status: statusUsage, stderr: `there is no output format "yaml": give one of table, wide, json`},
+		{reason: "an unknown output", args: "list -o yaml", status: statusUsage, stderr: `there is no output format "yaml": give one of table, json`},
 		{reason: "an argument", args: "list podnet", status: statusUsage, stderr: "name a network with --network"},
 		{reason: "no minimum age at all, which only who serves the ADDs can do without", args: "release --data-dir networks --network podnet --source file:pods.json --min-age 0", status: statusUsage, stderr: "it must be at least 1s"},
 		{reason: "an age below the least", args: "list --min-age 999ms", status: statusUsage, stderr: "it must be at least 1s"},
@@ -182,7 +182,7 @@ func TestHelp(t *testing.T) {
 		{"plan --help", "--exit-code"},
 		{"completion bash", "bash completion"},
 		{"__complete list --data-dir networks --network p", "podnet\n"},
-		{"__complete list -o ", "wide\n"},
+		{"__complete list -o ", "json\n"},
 		{"__complete list --source ", "file:\nkubelet\nkubelet:\nkube\nkube:\ncri\ncri:\nnetns\nnetns:nested\n"},
 	} {
 		args := strings.Split(row.args, " ")

@@ -39,14 +39,10 @@ type column struct {
 
 // table lays out entries, with the word of each reason. Under it is what these words mean.
 func (a *app) table(r *result, entries []*gc.Entry) string {
-	wide := a.flags.format == formatWide
 	entries, more := a.fold(r, entries)
-	columns := whatColumns(r.Started, wide)
+	columns := whatColumns(r.Started)
 	if r.judged {
-		columns = append(columns, verdictColumns(wide)...)
-		if wide {
-			columns = append(columns, causeColumn(r.causes))
-		}
+		columns = append(columns, verdictColumns(r.causes)...)
 	}
 	columns = slices.DeleteFunc(columns, func(c column) bool { // without any value
 		return !slices.ContainsFunc(entries, func(e *gc.Entry) bool { return c.cell(e).Text != "-" })
@@ -79,9 +75,6 @@ const fewRows = 12
 
 // fold returns the first entries of each reason, and a text that counts the others.
 func (a *app) fold(r *result, entries []*gc.Entry) (few []*gc.Entry, more string) {
-	if a.flags.format == formatWide {
-		return entries, ""
-	}
 	type kind struct {
 		reason gc.Reason
 		pod    bool
@@ -105,73 +98,45 @@ func (a *app) fold(r *result, entries []*gc.Entry) (few []*gc.Entry, more string
 		if r.judged {
 			what = fmt.Sprintf(" %s: %s", e.Verdict, e.Reason)
 		}
-		fmt.Fprintln(&out, a.screen.Fold(fmt.Sprintf("... %d more%s (-o wide shows all)", left, what)))
+		fmt.Fprintln(&out, a.screen.Fold(fmt.Sprintf("... %d more%s (-o json has all)", left, what)))
 	}
 	return few, out.String()
 }
 
 // whatColumns describe the reservation.
-func whatColumns(now time.Time, wide bool) []column {
-	columns := []column{
+func whatColumns(now time.Time) []column {
+	return []column{
 		{term.Column{Title: "ADDRESS"}, func(e *gc.Entry) term.Cell { return term.Cell{Text: e.IP.String()} }},
-		{term.Column{Title: "CONTAINER"}, func(e *gc.Entry) term.Cell {
-			return term.Cell{Text: container(e.Reservation, wide), Style: term.Dim}
+		{term.Column{Title: "CONTAINER"}, func(e *gc.Entry) term.Cell { return term.Cell{Text: container(e), Style: term.Dim} }},
+		{term.Column{Title: "AGE", Right: true}, func(e *gc.Entry) term.Cell { return term.Cell{Text: term.Age(now, e.ReservedAt)} }},
+	}
+}
+
+// verdictColumns describe the decision, and why something leaked where that is known.
+func verdictColumns(causes diagnose.Causes) []column {
+	return []column{
+		{term.Column{Title: "VERDICT"}, func(e *gc.Entry) term.Cell {
+			return term.Cell{Text: e.Verdict.String(), Style: term.VerdictStyle(e.Verdict)}
+		}},
+		{term.Column{Title: "POD"}, func(e *gc.Entry) term.Cell {
+			if e.Pod == nil {
+				return term.Cell{Text: "-"}
+			}
+			return term.Cell{Text: e.Pod.String()}
+		}},
+		{term.Column{Title: "CAUSE"}, func(e *gc.Entry) term.Cell {
+			if cause := causes.Of(e); cause.Known() {
+				return term.Cell{Text: string(cause)}
+			}
+			return term.Cell{Text: "-", Style: term.Dim}
 		}},
 	}
-	if wide {
-		columns = append(columns, column{term.Column{Title: "IFNAME"}, func(e *gc.Entry) term.Cell {
-			return term.Cell{Text: term.Dash(e.IfName), Style: term.Dim}
-		}})
-	}
-	return append(columns, column{term.Column{Title: "AGE", Right: true}, func(e *gc.Entry) term.Cell {
-		return term.Cell{Text: term.Age(now, e.ReservedAt)}
-	}})
 }
 
-// verdictColumns describe the decision.
-func verdictColumns(wide bool) []column {
-	columns := []column{{term.Column{Title: "VERDICT"}, func(e *gc.Entry) term.Cell {
-		return term.Cell{Text: e.Verdict.String(), Style: term.VerdictStyle(e.Verdict)}
-	}}}
-	if wide {
-		columns = append(columns, column{term.Column{Title: "RULE"}, func(e *gc.Entry) term.Cell {
-			return term.Cell{Text: e.Reason.Rule(), Style: term.Dim}
-		}})
+// container returns the owner in the file, cut as other tools cut it, or what the file has instead.
+func container(e *gc.Entry) string {
+	if e.Owner != hostlocal.Owned {
+		return "(" + e.Owner.String() + ")"
 	}
-	columns = append(columns, column{term.Column{Title: "POD"}, func(e *gc.Entry) term.Cell {
-		if e.Pod == nil {
-			return term.Cell{Text: "-"}
-		}
-		return term.Cell{Text: e.Pod.String()}
-	}})
-	if wide {
-		columns = append(columns, column{term.Column{Title: "FROM"}, func(e *gc.Entry) term.Cell {
-			if e.Pod == nil {
-				return term.Cell{Text: "-", Style: term.Dim}
-			}
-			return term.Cell{Text: term.Dash(e.Pod.From()), Style: term.Dim}
-		}})
-	}
-	return columns
-}
-
-// causeColumn has why something leaked, where that is known.
-func causeColumn(causes diagnose.Causes) column {
-	return column{term.Column{Title: "CAUSE"}, func(e *gc.Entry) term.Cell {
-		if cause := causes.Of(e); cause.Known() {
-			return term.Cell{Text: string(cause)}
-		}
-		return term.Cell{Text: "-", Style: term.Dim}
-	}}
-}
-
-// container returns the owner in the file, or what the file has instead.
-func container(r *hostlocal.Reservation, whole bool) string {
-	switch {
-	case r.Owner != hostlocal.Owned:
-		return "(" + r.Owner.String() + ")"
-	case whole:
-		return r.ContainerID
-	}
-	return term.ID(r.ContainerID)
+	return term.ID(e.ContainerID)
 }

@@ -53,7 +53,7 @@ func TestLookingChangesNothing(t *testing.T) {
 	data := filepath.Join(n.dir, "networks")
 	before := traces(t, data)
 	for _, args := range []string{
-		"list --source file:pods.json", "list -o wide --source file:pods.json", "list -o json --source file:cut.json",
+		"list --source file:pods.json", "list -o json --source file:cut.json",
 		"plan --source file:pods.json", "plan --exit-code --min-age 1s --allow-foreign * --source file:pods.json", "plan --source file:cut.json",
 		"release --dry-run --source file:pods.json", "release --dry-run --network podnet --min-age 1s --source file:pods.json",
 		"map --source file:pods.json --cni-dir .", "map --source file:cut.json",
