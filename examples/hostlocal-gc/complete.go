@@ -13,20 +13,19 @@ import (
 )
 
 // completeAddresses lets a shell complete the addresses that commands take: those that are reserved in the data directory, in the
-// networks of --network. remove-malformed removes only files that name no owner, so it offers no others.
+// networks of --network.
 func (a *app) completeAddresses(root *cobra.Command) {
 	complete := func(c *cobra.Command, args []string, begun string) (found []cobra.Completion, _ cobra.ShellCompDirective) {
 		f := &a.flags
 		var listed hostlocal.Listing
-		if len(args) == 0 || strings.HasSuffix(c.Use, "...]") { // it takes another one
+		if len(args) == 0 { // otherwise it has its address
 			listed, _ = hostlocal.New(f.dataDir).List(c.Context()) // a completion can't report an error
 		}
 		for i := range listed.Reservations {
 			r := &listed.Reservations[i]
 			named := len(f.networks) == 0 || slices.Contains(f.networks, gc.AllNetworks) || slices.Contains(f.networks, r.Network)
-			wanted := c.Name() != "remove-malformed" || r.Owner == hostlocal.Malformed
 			ip := r.IP.String()
-			if named && wanted && !slices.Contains(args, ip) && strings.HasPrefix(ip, begun) {
+			if named && strings.HasPrefix(ip, begun) {
 				found = append(found, cobra.CompletionWithDesc(ip, r.Network))
 			}
 		}

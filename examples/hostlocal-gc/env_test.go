@@ -7,9 +7,14 @@ import (
 	"time"
 )
 
-// No variable sets --allow-foreign, which is true for a short time only: a container of nerdctl keeps its
+// No variable sets --yes, and none sets --allow-foreign, which is true for a short time only: a container of nerdctl keeps its
 // address unless a person gives the flag.
 func TestForeignIsNoVariable(t *testing.T) {
+	a := &app{}
+	c := a.repairCommand()
+	if err := fromEnvironment(c.Flags(), lookup(map[string]string{"HOSTLOCAL_GC_YES": "true"})); err != nil || a.flags.yes {
+		t.Errorf("a variable says yes, error %v", err)
+	}
 	for _, row := range []struct {
 		reason, env string
 		flags       []string

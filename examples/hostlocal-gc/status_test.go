@@ -156,7 +156,7 @@ func TestAllNetworks(t *testing.T) {
 		{"one address", "show 10.244.1.2", statusDone, "10.244.1.2 in network podnet"},
 		{"nobody who would see another runtime's containers", "release", statusUsage, "needs --source netns"},
 		{"it is the same as plan", "release --dry-run", statusDone, "2 networks"},
-		{"one network must be named", "remove-malformed 10.244.1.2", statusUsage, "a --network is missing"},
+		{"one network must be named", "remove-malformed", statusUsage, "a --network is missing"},
 		{"it is a range of one network", "check --range 10.244.1.0/24", statusUsage, "name that with --network"},
 		{"one of them by its name", "plan --network * --network storage", statusUsage, "remove the other --network"},
 		{"the command line wins", "plan --network storage", statusDone, "storage, "},
