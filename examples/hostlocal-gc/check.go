@@ -117,7 +117,7 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 	all.Findings = diagnose.Findings(places)
 	if len(a.flags.sources) == 0 {
 		refused := slices.IndexFunc(places, func(p *diagnose.Place) bool { return len(p.Refused) > 0 })
-		all.Sources, all.lines = sourceResults(&places[max(refused, 0)].Report), sources(&places[max(refused, 0)].Report)
+		all.Sources, all.lines = sourceResults(&places[max(refused, 0)].Report), diagnose.Sources(&places[max(refused, 0)].Report)
 	}
 	all.addUnread(a, unread, len(confs) > 0)
 	all.Risk = risk(&places[0].Report)
@@ -321,15 +321,15 @@ func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network,
 // unanswered returns why a pass was refused: the error of each source that failed.
 func unanswered(r *gc.Report, err error) (why []string) {
 	for _, s := range r.Sources {
-		if note, left := leftOut(s.Note); left && s.Name == "cri" { // the others are asked in its place
+		if note, left := diagnose.LeftOut(s.Note); left && s.Name == "cri" { // the others are asked in its place
 			why = append(why, "cri: "+note+": --source cri:SOCKET --allow-empty if the node really has none")
 		}
 		if s.Error != "" {
-			why = append(why, flagWords.Replace(s.Name+": "+s.Error))
+			why = append(why, diagnose.InFlags(s.Name+": "+s.Error))
 		}
 	}
 	if len(why) == 0 {
-		why = []string{flagWords.Replace(err.Error())}
+		why = []string{diagnose.InFlags(err.Error())}
 	}
 	return why
 }

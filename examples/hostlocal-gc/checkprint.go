@@ -37,9 +37,9 @@ type sourceResult struct {
 // sourceResults returns the result of each source that a pass asked. After one that fails no other is asked.
 func sourceResults(r *gc.Report) (all []sourceResult) {
 	for _, s := range r.Sources {
-		why, left := leftOut(s.Note)
+		why, left := diagnose.LeftOut(s.Note)
 		if !left {
-			why = flagWords.Replace(s.Error)
+			why = diagnose.InFlags(s.Error)
 		}
 		all = append(all, sourceResult{Source: s.Name, Used: why == "", Entries: s.Entries, Why: why})
 	}
@@ -108,7 +108,7 @@ func (a *app) indent(text string) string {
 // risk says what a release may get wrong because the kernel was not asked. It is empty if it was.
 func risk(r *gc.Report) string {
 	for _, s := range r.Sources {
-		if _, left := leftOut(s.Note); s.Name == "netns" && !left && s.Error == "" {
+		if _, left := diagnose.LeftOut(s.Note); s.Name == "netns" && !left && s.Error == "" {
 			return ""
 		}
 	}

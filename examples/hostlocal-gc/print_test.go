@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
@@ -130,7 +131,7 @@ func TestSourcesLine(t *testing.T) {
 	want := "Sources, asked twice: netns (0 entries), cnicache (2 entries; in podnet it does not count:?10.0.0.2), checkpoint (1 entry, 1m30s old), kubelet (30 entries), " +
 		"file (2 entries, dated 2h in the future), cri (no answer).\n" +
 		"Left out: kube (there is no --kubeconfig)."
-	if diff := cmp.Diff(want, strings.Join(sources(&r), "\n")); diff != "" {
+	if diff := cmp.Diff(want, strings.Join(diagnose.Sources(&r), "\n")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	got := sourceResults(&r)[3:]

@@ -147,7 +147,7 @@ func (a *app) said(recorded *recorder, ip netip.Addr, containerID string) (rows 
 			continue
 		}
 		if m.Err != nil {
-			rows = append(rows, []term.Cell{{Text: m.Source}, {Text: flagWords.Replace("no answer: " + m.Err.Error()), Style: term.Yellow}})
+			rows = append(rows, []term.Cell{{Text: m.Source}, {Text: diagnose.InFlags("no answer: " + m.Err.Error()), Style: term.Yellow}})
 			continue
 		}
 		before := len(rows)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
@@ -80,7 +81,7 @@ func (a *app) printError(err error) {
 		return
 	}
 	a.failed = true
-	for i, line := range strings.Split(flagWords.Replace(err.Error()), "\n") {
+	for i, line := range strings.Split(diagnose.InFlags(err.Error()), "\n") {
 		if line = term.Clean(strings.ReplaceAll(line, "\t", "  ")); i == 0 {
 			line = "hostlocal-gc: " + line
 		}
@@ -88,14 +89,6 @@ func (a *app) printError(err error) {
 	}
 	a.notePermission(err)
 }
-
-// flagWords replaces the library's names of options by flags.
-var flagWords = strings.NewReplacer(
-	"making a reconciler: ", "", "MinAge is ", "--min-age is ", "StartingFor is ", "--starting-for is ", "StartupTimeout is ", "--startup-timeout is ",
-	"RuntimeRequestTimeout is ", "--runtime-request-timeout is ", "SourceTimeout is ", "--timeout is ", "Interval is ", "--interval is ",
-	"wrap it in podsource.AllowEmpty", "--allow-empty says so", "say so with Nested", "say so with --source netns:nested",
-	"Options.Config is not set", "there is no --kubeconfig", "hostPID, or Proc must be the path of the node's procfs.", "hostPID.",
-)
 
 // notePermission tells users without permission how to get it: host-local's files belong to root.
 func (a *app) notePermission(err error) {

@@ -7,19 +7,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	nodesource "github.com/hostlocal-gc/hostlocal-gc/podsource/node"
 )
 
 // summary is the last part of the output: what each source contributed, and all networks in one
 // sentence.
 func (a *app) summary(r *result, v view) string {
 	var out strings.Builder
-	if len(r.Sources) > 0 {
-		for _, line := range sources(&r.Report) {
-			fmt.Fprintln(&out, a.screen.Fold(line))
-		}
+	for _, line := range diagnose.Sources(&r.Report) {
+		fmt.Fprintln(&out, a.screen.Fold(line))
 	}
 	if text := risk(&r.Report); text != "" {
 		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(term.Yellow, "Risk:")+" "+text))
@@ -31,55 +29,10 @@ func (a *app) summary(r *result, v view) string {
 	return out.String()
 }
 
-// leftOut returns why a source was left out, or its note if it was not.
-func leftOut(note string) (text string, isSo bool) {
-	text, isSo = strings.CutPrefix(flagWords.Replace(note), nodesource.LeftOut)
-	return term.Clean(text), isSo
-}
-
-// sources says in one line what each source contributed, and in another one which were left out. An
-// age below a minute is not said.
-func sources(r *gc.Report) (lines []string) {
-	var said, absent []string
-	for _, s := range r.Sources {
-		text := fmt.Sprintf("%s (%s", s.Name, term.Count(s.Entries, "entry"))
-		note, left := leftOut(s.Note)
-		if note != "" {
-			text += "; " + note
-		}
-		switch {
-		case left:
-			absent = append(absent, s.Name+" ("+note+")")
-		case s.Error != "":
-			said = append(said, s.Name+" (no answer)") // its error was printed first
-		case s.AsOf.After(r.Started.Add(time.Minute)):
-			said = append(said, text+", dated "+term.Age(s.AsOf, r.Started)+" in the future)")
-		case !s.AsOf.IsZero() && s.AsOf.Before(r.Started.Add(-time.Minute)):
-			said = append(said, text+", "+term.Age(r.Started, s.AsOf)+" old)")
-		default:
-			said = append(said, text+")")
-		}
-	}
-	text := "Sources: "
-	if r.Looks > 1 {
-		text = "Sources, asked twice: "
-	}
-	lines = []string{text + strings.Join(said, ", ") + "."}
-	if len(absent) > 0 {
-		lines = append(lines, "Left out: "+strings.Join(absent, ", ")+".")
-	}
-	return lines
-}
-
 // sentence counts the reservations by verdict.
 func (a *app) sentence(r *result, v view) string {
 	if len(r.Networks) == 0 {
 		return fmt.Sprintf("No network has a directory in %s.", a.flags.dataDir)
-	}
-	counts := make(map[gc.Verdict]int)
-	shown := r.shown()
-	for _, e := range shown {
-		counts[e.Verdict]++
 	}
 	var out strings.Builder
 	if len(r.Networks) == 1 {
@@ -87,18 +40,10 @@ func (a *app) sentence(r *result, v view) string {
 	} else {
 		fmt.Fprintf(&out, "%d networks, ", len(r.Networks))
 	}
-	out.WriteString(term.Count(len(shown), "reservation"))
+	out.WriteString(diagnose.Counts(r.shown(), func(v gc.Verdict, text string) string { return a.screen.Paint(term.VerdictStyle(v), text) }) + ".")
 	if !r.judged {
-		return out.String() + ": not judged."
+		return out.String()
 	}
-	separator := ": "
-	for _, verdict := range gc.Verdicts() {
-		if n := counts[verdict]; n > 0 {
-			out.WriteString(separator + a.screen.Paint(term.VerdictStyle(verdict), fmt.Sprintf("%d %s", n, verdict)))
-			separator = ", "
-		}
-	}
-	out.WriteByte('.')
 	if v.tail != "" {
 		out.WriteString(" " + v.tail)
 	}

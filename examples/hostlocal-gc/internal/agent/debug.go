@@ -4,9 +4,7 @@ package agent
 
 import (
 	"bytes"
-	"mime"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -64,27 +62,5 @@ func (a *Agent) page(w http.ResponseWriter, _ *http.Request) {
 	_, _ = body.WriteTo(w) // the client may be gone
 }
 
-// prefersHTML reports whether a client names HTML and does not prefer JSON. Clients that accept
-// anything are programs.
-func prefersHTML(accept []string) bool {
-	var html, js float64
-	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
-		kind, params, err := mime.ParseMediaType(part)
-		if err != nil {
-			continue
-		}
-		q := 1.0
-		if text, ok := params["q"]; ok {
-			if q, err = strconv.ParseFloat(text, 64); err != nil {
-				continue
-			}
-		}
-		switch kind {
-		case "text/html", "application/xhtml+xml":
-			html = max(html, q)
-		case "application/json":
-			js = max(js, q)
-		}
-	}
-	return html > 0 && html >= js
-}
+// prefersHTML reports whether a client names HTML, as browsers do. Clients that accept anything are programs.
+func prefersHTML(accept []string) bool { return strings.Contains(strings.Join(accept, ","), "html") }

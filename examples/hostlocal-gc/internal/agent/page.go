@@ -51,7 +51,7 @@ type page struct {
 	Pass     string  // describes the last pass
 	Alerts   []alert // findings, and last those of the agent itself
 	Error    bool    // the last pass had an error
-	Sources  []sourceRow
+	Sources  []string
 	Networks []section
 	Notes    []string // errors of the configurations
 }
@@ -66,12 +66,6 @@ func (f alert) More() []string {
 	return f.Items[len(f.Seen()):max(len(f.Seen()), min(maxRows, len(f.Items)))]
 }
 func (f alert) Left() int { return max(0, len(f.Items)-maxRows) }
-
-// A sourceRow is what one source contributed to the last pass.
-type sourceRow struct {
-	Name, AsOf, Took, Error, Note string
-	Entries                       int
-}
 
 // writePage writes the page for the current state.
 func (a *Agent) writePage(w io.Writer, now time.Time) error {
@@ -90,9 +84,7 @@ func (a *Agent) writePage(w io.Writer, now time.Time) error {
 			ranges[n.Name] = append(ranges[n.Name], slices.Concat(n.Ranges...)...)
 		}
 		p.Pass = lastPass(&last, now)
-		for i := range last.report.Sources {
-			p.Sources = append(p.Sources, newSourceRow(&last.report.Sources[i], now))
-		}
+		p.Sources = diagnose.Sources(&last.report)
 		p.Networks = sections(&last, now)
 		for i := range p.Networks {
 			p.Networks[i].draw(&last.shown, ranges[p.Networks[i].Name])
@@ -101,49 +93,27 @@ func (a *Agent) writePage(w io.Writer, now time.Time) error {
 	return pageTemplate.Execute(w, p)
 }
 
-func newSourceRow(s *gc.SourceReport, now time.Time) sourceRow {
-	row := sourceRow{Name: s.Name, Entries: s.Entries, Took: roughly(s.Took), AsOf: "when it was asked", Error: s.Error, Note: s.Note}
-	if !s.AsOf.IsZero() {
-		row.AsOf = term.Age(now, s.AsOf) + " ago"
-	}
-	return row
-}
-
 // sentence counts the reservations by verdict.
 func sentence(s *status, now time.Time) string {
 	if s.passes == 0 {
 		return "No pass has ended yet."
 	}
-	r := &s.shown
-	text := term.Count(len(r.Reservations), "reservation") + " in " + term.Count(len(networksOf(r)), "network")
+	var all []*gc.Entry
+	for i := range s.shown.Reservations {
+		all = append(all, &s.shown.Reservations[i])
+	}
+	text := term.Count(len(networksOf(&s.shown)), "network") + ", " +
+		diagnose.Counts(all, func(_ gc.Verdict, text string) string { return text }) + "."
 	if s.stale {
-		text = term.Age(now, r.Started) + " ago: " + text
+		text = term.Age(now, s.shown.Started) + " ago: " + text
 	}
-	counts := make(map[string]int)
-	for i := range r.Reservations {
-		counts[verdictOf(&r.Reservations[i])]++
-	}
-	separator := ": "
-	add := func(word string) {
-		if counts[word] > 0 {
-			text += fmt.Sprintf("%s%d %s", separator, counts[word], word)
-			separator = ", "
-		}
-	}
-	for _, v := range gc.Verdicts() {
-		add(v.String())
-	}
-	add(notJudged)
-	return text + "."
+	return text
 }
 
 // lastPass says when the last pass was, and when the next one is worthwhile.
 func lastPass(s *status, now time.Time) string {
 	r := &s.report
 	text := fmt.Sprintf("Last pass %s ago, at %s; it took %s", term.Age(now, r.Started), stamp(r.Started), roughly(r.Duration))
-	if r.Looks > 1 {
-		text += ", asked the sources twice"
-	}
 	if r.LockHeld > 0 {
 		text += fmt.Sprintf(", and held the plugin's lock for %s at most at a time", roughly(r.LongestHold))
 	}

@@ -91,14 +91,13 @@ func TestPageSays(t *testing.T) {
 		{"nothing yet", Options{}, nil, nil, []string{"No pass has ended yet."}, "<section>"},
 		{
 			"an empty network, without a question to any source", Options{}, report(func(r *gc.Report) { r.Sources = nil }), nil,
-			[]string{"0 reservations in 1 network.", "Nothing is reserved.", "No source was asked"}, "<table",
+			[]string{"1 network, 0 reservations.", "Nothing is reserved.", "No source was asked"}, "<table",
 		},
 		{"the sources", Options{}, report(func(r *gc.Report) {
 			r.Looks = 2
 			r.Sources = append(r.Sources, gc.SourceReport{Name: "file", AsOf: at.Add(-time.Minute), Took: time.Second, Error: "half a list"})
 		}), errAway, []string{
-			"<td>cri</td><td>3</td><td>when it was asked</td><td>20ms</td>",
-			"<td>file<em>half a list</em></td><td>0</td><td>2m ago</td><td>1s</td>", "asked the sources twice",
+			"<p>Sources, asked twice: cri (3 entries), file (no answer).</p>",
 			`<div class="alert"><b>UNKNOWN: no answer since the start: file.</b>`, "is its socket mounted",
 		}, "No source was asked"},
 		{
@@ -110,11 +109,11 @@ func TestPageSays(t *testing.T) {
 		},
 		{
 			"a dry run", Options{Passes: gc.Options{DryRun: true}}, report(asItIs, entry("10.0.0.2", "c", gc.Unowned)), nil,
-			[]string{"1 reservation in 1 network: 1 leaked.", "Dry run: nothing is released.", "no live pod has its container or its address"}, "<th>Pod</th>",
+			[]string{"1 network, 1 reservation: 1 leaked.", "Dry run: nothing is released.", "no live pod has its container or its address"}, "<th>Pod</th>",
 		},
 		{
 			"a leak in a network that is only read", Options{}, report(asItIs, held, other), nil,
-			[]string{"2 reservations in 2 networks", "<h2>other <small>only read", "its network is not among those to release in"}, "alert",
+			[]string{"2 networks, 2 reservations", "<h2>other <small>only read", "its network is not among those to release in"}, "alert",
 		},
 		{
 			"those with one reason are one line, and urgent ones come first", Options{},
@@ -223,23 +222,23 @@ func TestLastVerdictsStay(t *testing.T) {
 		}
 	}
 	const (
-		verdicts = "2 reservations in 1 network: 1 conflict, 1 leaked."
+		verdicts = "1 network, 2 reservations: 1 conflict, 1 leaked."
 		since    = "All verdicts here are of the last pass that judged, 31m ago, at 2025-03-01 11:30:00 UTC."
 		refusal  = "<b>UNKNOWN: the last pass was refused, and released nothing.</b>"
 		hazard   = `<div class="alert live"><b>UNRESERVED: 1 address of a live pod is not reserved`
 		drawn    = "<title>10.0.0.2: conflict"
 	)
 	a.statuses.note(good, nil, nil, nil)
-	check("after a good pass", []string{verdicts, hazard, drawn}, []string{since, refusal, "ago: 2 reservations"})
+	check("after a good pass", []string{verdicts, hazard, drawn}, []string{since, refusal, "ago: 1 network"})
 	a.statuses.note(refused, errAway, nil, nil)
-	check("after a refused one", []string{"31m ago: " + verdicts, hazard, drawn, refusal, "the source is away", since, "no such socket", "Last pass 1m ago"}, []string{"not judged", "10.0.0.4"})
+	check("after a refused one", []string{"31m ago: " + verdicts, hazard, drawn, refusal, "the source is away", since, "Last pass 1m ago"}, []string{"not judged", "10.0.0.4"})
 	if body := get(a, debugPath).Body.String(); !strings.Contains(body, `"10.0.0.4"`) || strings.Contains(body, `"two-pods"`) {
 		t.Errorf("the JSON is not of the last pass:\n%s", body)
 	}
 	a.statuses.note(gc.Report{Started: at.Add(30 * time.Minute)}, errors.New("listing reservations: stale handle"), nil, nil)
 	check("after one that could not list", []string{"31m ago: " + verdicts, hazard, "<b>UNKNOWN: the last pass met an error.</b>", "stale handle", since}, []string{refusal})
 	a.statuses.note(again, nil, nil, nil)
-	check("after a good pass again", []string{"1 reservation in 1 network: 1 leaked."}, []string{since, hazard, "UNRESERVED"})
+	check("after a good pass again", []string{"1 network, 1 reservation: 1 leaked."}, []string{since, hazard, "UNRESERVED"})
 	failed := again
 	failed.Reservations = []gc.Entry{entry("10.0.0.3", "c", gc.ReleaseFailed)}
 	a.statuses.note(failed, errors.New("unlink: read-only file system"), nil, nil)

@@ -105,8 +105,8 @@ func groups(r *gc.Report, causes diagnose.Causes, network string) (all []group) 
 func newGroup(entries []*gc.Entry, causes diagnose.Causes, now time.Time) group {
 	first := entries[0]
 	g := group{
-		Verdict: verdictOf(first), Reason: first.Reason.Text(), Rule: first.Reason.Rule(), Count: len(entries),
-		Open: len(entries) <= few && urgency(first.Verdict) <= urgency(gc.Failed) && judged(first),
+		Verdict: diagnose.Verdict(first), Reason: first.Reason.Text(), Rule: first.Reason.Rule(), Count: len(entries),
+		Open: len(entries) <= few && urgency(first.Verdict) <= urgency(gc.Failed) && first.Reason != gc.SourceFailed,
 	}
 	if len(entries) > maxRows {
 		entries = entries[:someRows]
@@ -132,18 +132,6 @@ func urgency(v gc.Verdict) int {
 	return slices.Index([]gc.Verdict{gc.Conflict, gc.Malformed, gc.Failed, gc.Leaked, gc.Starting, gc.Changed, gc.Young, gc.Foreign,
 		gc.Released, gc.Gone, gc.InUse}, v)
 }
-
-// notJudged replaces the verdict of entries that were not judged.
-const notJudged = "not judged"
-
-func verdictOf(e *gc.Entry) string {
-	if judged(e) {
-		return e.Verdict.String()
-	}
-	return notJudged
-}
-
-func judged(e *gc.Entry) bool { return e.Reason != gc.SourceFailed }
 
 func newRow(e *gc.Entry, now time.Time) (out row) {
 	if e.Pod != nil {

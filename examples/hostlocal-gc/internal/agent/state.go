@@ -137,7 +137,7 @@ func (a *Agent) nodeState(now time.Time) NodeState {
 	}
 	for i := range last.shown.Reservations {
 		e := &last.shown.Reservations[i]
-		of, verdict := counts[e.Network], verdictOf(e)
+		of, verdict := counts[e.Network], diagnose.Verdict(e)
 		if of[verdict] == nil {
 			of[verdict] = make(map[string]int)
 		}

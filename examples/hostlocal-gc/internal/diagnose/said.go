@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package diagnose
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/node"
+)
+
+// flagWords replaces the library's names of options by flags.
+var flagWords = strings.NewReplacer(
+	"making a reconciler: ", "", "MinAge is ", "--min-age is ", "StartingFor is ", "--starting-for is ", "StartupTimeout is ", "--startup-timeout is ",
+	"RuntimeRequestTimeout is ", "--runtime-request-timeout is ", "SourceTimeout is ", "--timeout is ", "Interval is ", "--interval is ",
+	"wrap it in podsource.AllowEmpty", "--allow-empty says so", "say so with Nested", "say so with --source netns:nested",
+	"Options.Config is not set", "there is no --kubeconfig", "hostPID, or Proc must be the path of the node's procfs.", "hostPID.",
+)
+
+// InFlags returns a text of the library in words of the command.
+func InFlags(text string) string { return flagWords.Replace(text) }
+
+// LeftOut returns why a source was left out, or its note if it was not.
+func LeftOut(note string) (text string, isSo bool) {
+	text, isSo = strings.CutPrefix(InFlags(note), node.LeftOut)
+	return term.Clean(text), isSo
+}
+
+// Sources says in one line what each source contributed, and in another one which were left out. It is
+// empty if none was asked. An age below a minute is not said, and errors are told elsewhere.
+func Sources(r *gc.Report) (lines []string) {
+	var said, absent []string
+	for _, s := range r.Sources {
+		text := fmt.Sprintf("%s (%s", s.Name, term.Count(s.Entries, "entry"))
+		note, left := LeftOut(s.Note)
+		if note != "" {
+			text += "; " + note
+		}
+		switch {
+		case left:
+			absent = append(absent, s.Name+" ("+note+")")
+		case s.Error != "":
+			said = append(said, s.Name+" (no answer)")
+		case s.AsOf.After(r.Started.Add(time.Minute)):
+			said = append(said, text+", dated "+term.Age(s.AsOf, r.Started)+" in the future)")
+		case !s.AsOf.IsZero() && s.AsOf.Before(r.Started.Add(-time.Minute)):
+			said = append(said, text+", "+term.Age(r.Started, s.AsOf)+" old)")
+		default:
+			said = append(said, text+")")
+		}
+	}
+	text := "Sources: "
+	if r.Looks > 1 {
+		text = "Sources, asked twice: "
+	}
+	if said != nil {
+		lines = append(lines, text+strings.Join(said, ", ")+".")
+	}
+	if absent != nil {
+		lines = append(lines, "Left out: "+strings.Join(absent, ", ")+".")
+	}
+	return lines
+}
+
+// NotJudged replaces the verdict of entries that were not judged.
+const NotJudged = "not judged"
+
+// Verdict returns the word of an entry's verdict.
+func Verdict(e *gc.Entry) string {
+	if e.Reason == gc.SourceFailed {
+		return NotJudged
+	}
+	return e.Verdict.String()
+}
+
+// Counts counts entries by verdict, as in "2 reservations: 1 in-use, 1 leaked". paint may add colours.
+func Counts(entries []*gc.Entry, paint func(v gc.Verdict, text string) string) string {
+	counts := make(map[string]int)
+	for _, e := range entries {
+		counts[Verdict(e)]++
+	}
+	var said []string
+	for _, v := range gc.Verdicts() {
+		if n := counts[v.String()]; n > 0 {
+			said = append(said, paint(v, fmt.Sprintf("%d %s", n, v)))
+		}
+	}
+	if n := counts[NotJudged]; n > 0 {
+		said = append(said, fmt.Sprintf("%d %s", n, NotJudged))
+	}
+	text := term.Count(len(entries), "reservation")
+	if said != nil {
+		text += ": " + strings.Join(said, ", ")
+	}
+	return text
+}
