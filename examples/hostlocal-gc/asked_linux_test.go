@@ -48,7 +48,7 @@ func TestInterrupt(t *testing.T) {
 		if err := cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
-		if got := finish(t, cmd.Wait(), &stdout, &stderr); got.status != status || name == "agent" && !strings.Contains(got.stderr, "Ended") || !nw.there("10.244.1.2") {
+		if got := finish(t, cmd, cmd.Wait); got.status != status || name == "agent" && !strings.Contains(got.stderr, "Ended") || !nw.there("10.244.1.2") {
 			t.Errorf("%s: exit status %d, %q, %q", name, got.status, got.stdout, got.stderr)
 		}
 		_, _ = w.Close(), os.Remove(pipe) // the reader has ended
@@ -88,9 +88,7 @@ func TestNotRoot(t *testing.T) {
 		cmd := command(t, "/", append(strings.Fields(strings.ReplaceAll(row.args, "file:", "file:"+n.dir+"/")), "--data-dir", filepath.Join(n.dir, "networks"))...)
 		cmd.SysProcAttr = nobody
 		cmd.Env = append(cmd.Env, "CONTAINER_RUNTIME_ENDPOINT=unix://"+socket)
-		var stdout, stderr strings.Builder
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		got := finish(t, cmd.Run(), &stdout, &stderr)
+		got := finish(t, cmd, cmd.Run)
 		if strings.HasPrefix(got.stdout, "OK") || strings.Contains(got.stdout, "hostlocal-gc release") {
 			t.Errorf("%s: all is well, or can be mended: %q", row.reason, got.stdout)
 		}

@@ -98,20 +98,23 @@ func command(t *testing.T, dir string, args ...string) *exec.Cmd {
 func run(t *testing.T, dir string, stdin io.Reader, args ...string) outcome {
 	t.Helper()
 	cmd := command(t, dir, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
-	return finish(t, cmd.Run(), &stdout, &stderr)
+	cmd.Stdin = stdin
+	return finish(t, cmd, cmd.Run)
 }
 
-func finish(t *testing.T, err error, stdout, stderr fmt.Stringer) outcome {
+// finish runs a command, or waits for it, with the outputs that it makes.
+func finish(t *testing.T, cmd *exec.Cmd, run func() error) (out outcome) {
 	t.Helper()
-	out := outcome{stdout: stdout.String(), stderr: stderr.String()}
+	var stdout, stderr bytes.Buffer
+	if cmd.Stdout == nil {
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	}
 	var exit *exec.ExitError
-	switch {
-	case errors.As(err, &exit):
+	if err := run(); errors.As(err, &exit) {
 		out.status = exit.ExitCode()
-	case err != nil:
+	} else if err != nil {
 		t.Fatalf("starting the command: %v", err)
 	}
+	out.stdout, out.stderr = fmt.Sprint(cmd.Stdout), fmt.Sprint(cmd.Stderr)
 	return out
 }

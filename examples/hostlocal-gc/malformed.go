@@ -34,7 +34,7 @@ the plugin's lock, if
   - the addresses of every live pod in this network and family are known;
   - the file is older than the longest ADD, --min-age and --starting-for.`,
 		Example: `  hostlocal-gc remove-malformed --network podnet
-  hostlocal-gc remove-malformed --network podnet --source cri --source netns --yes`,
+  hostlocal-gc remove-malformed --network podnet --yes`,
 		Args: noArgs,
 	}
 	a.flags.data(c)
@@ -57,7 +57,7 @@ the plugin's lock, if
 // removeMalformed runs the command.
 func (a *app) removeMalformed(ctx context.Context, s podsource.Source) error {
 	recorded := &recorder{Source: s}
-	done, err := a.pass(ctx, recorded, true)
+	done, err := a.pass(ctx, recorded, func(opts *gc.Options) { opts.DryRun = true })
 	switch {
 	case err != nil:
 		return err

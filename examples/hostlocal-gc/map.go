@@ -42,10 +42,6 @@ goes from the lowest to the highest reservation.`,
 
 // draw runs the command map.
 func (a *app) draw(ctx context.Context) error {
-	s, err := a.checkedSource()
-	if err != nil {
-		return err
-	}
 	confs, unread, err := a.configurations()
 	if err != nil {
 		return err
@@ -53,7 +49,7 @@ func (a *app) draw(ctx context.Context) error {
 	if unread != nil && !errors.Is(unread, fs.ErrNotExist) {
 		a.note("%v", unread)
 	}
-	done, err := a.pass(ctx, s, true)
+	done, err := a.look(ctx)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -31,13 +33,17 @@ func (a *app) within(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, a.flags.timeout)
 }
 
-// pass makes one pass over the data directory.
-func (a *app) pass(ctx context.Context, s podsource.Source, dryRun bool) (result, error) {
-	return a.passOver(ctx, s, func(opts *gc.Options) { opts.DryRun = dryRun })
+// look makes a dry pass with the source of the flags.
+func (a *app) look(ctx context.Context) (result, error) {
+	s, err := a.checkedSource()
+	if err != nil {
+		return result{}, err
+	}
+	return a.pass(ctx, s, func(opts *gc.Options) { opts.DryRun = true })
 }
 
-// passOver makes a pass with options that a command changes.
-func (a *app) passOver(ctx context.Context, s podsource.Source, change func(*gc.Options)) (result, error) {
+// pass makes one pass over the data directory, with options that a command changes.
+func (a *app) pass(ctx context.Context, s podsource.Source, change func(*gc.Options)) (result, error) {
 	store, names, err := a.dataDir()
 	if err != nil {
 		return result{}, err
@@ -118,11 +124,7 @@ func (r *result) leaked() bool {
 
 // list runs the command.
 func (a *app) list(ctx context.Context) error {
-	s, err := a.checkedSource()
-	if err != nil {
-		return err
-	}
-	done, err := a.pass(ctx, s, true)
+	done, err := a.look(ctx)
 	if err != nil {
 		return err
 	}
@@ -139,11 +141,7 @@ func (a *app) checkedSource() (podsource.Source, error) {
 
 // plan runs the command plan, and release --dry-run.
 func (a *app) plan(ctx context.Context) error {
-	s, err := a.checkedSource()
-	if err != nil {
-		return err
-	}
-	done, err := a.pass(ctx, s, true)
+	done, err := a.look(ctx)
 	if err != nil {
 		return err
 	}
@@ -181,9 +179,48 @@ func (a *app) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	done, err := a.passOver(ctx, s, func(opts *gc.Options) { opts.Only = chosen.has })
+	done, err := a.pass(ctx, s, func(opts *gc.Options) { opts.Only = chosen.has })
 	if err != nil {
 		return err
 	}
 	return errors.Join(a.print(&done, view{released: true}), chosen.refused(&done))
+}
+
+// A selection is what --ip narrows a release to: all if it is empty.
+type selection []netip.Addr
+
+// selection reads the flag.
+func (f *flags) selection() (s selection, err error) {
+	for _, text := range f.ips {
+		ip, err := parseAddress(text)
+		if err != nil {
+			return nil, usagef("--ip: %w", err)
+		}
+		if !slices.Contains(s, ip) {
+			s = append(s, ip)
+		}
+	}
+	return s, nil
+}
+
+// has reports whether a leak is selected.
+func (s selection) has(r *hostlocal.Reservation) bool { return len(s) == 0 || slices.Contains(s, r.IP) }
+
+// refused returns an error for each address of --ip that was not released.
+func (s selection) refused(r *result) error {
+	var errs []error
+	for _, ip := range s {
+		why := cmp.Or(r.elsewhere(ip), "it is not reserved")
+		for _, e := range r.at(ip) {
+			if e.Verdict == gc.Released {
+				why = ""
+				break
+			}
+			why = fmt.Sprintf("it is %s in network %s: %s", e.Verdict, e.Network, e.Reason.Text())
+		}
+		if why != "" {
+			errs = append(errs, fmt.Errorf("%v was not released: %s", ip, why))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -4,10 +4,14 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/reportjson"
 )
@@ -51,4 +55,123 @@ func writeJSON(w io.Writer, v any) error {
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)
+}
+
+// attention is printed under the tables: what no pass can settle, and live pods suffer from. Check says more.
+func (a *app) attention(r *result) string {
+	var out strings.Builder
+	p := &diagnose.Place{Report: r.Report}
+	if p.Look(); r.judged {
+		for _, f := range diagnose.Findings([]*diagnose.Place{p}) {
+			if f.Live() || f.Word == diagnose.ReadOnly {
+				a.writeFinding(&out, f, fewRows)
+			}
+		}
+	}
+	if out.Len() > 0 {
+		out.WriteByte('\n')
+	}
+	return out.String()
+}
+
+// section is a heading with a small table under it, or nothing.
+func (a *app) section(style term.Style, heading string, rows [][]term.Cell) string {
+	if len(rows) == 0 {
+		return ""
+	}
+	columns := make([]term.Column, len(rows[0])+1) // the first one indents
+	indented := make([][]term.Cell, len(rows))
+	for i, row := range rows {
+		indented[i] = append([]term.Cell{{}}, row...)
+	}
+	table := a.screen.Table(columns, indented)
+	_, table, _ = strings.Cut(table, "\n") // no column has a title
+	return fmt.Sprintf("%s\n%s\n", a.screen.Fold(a.screen.Paint(style, heading)), table)
+}
+
+// summary is the last part of the output: what each source contributed, and all networks in one
+// sentence.
+func (a *app) summary(r *result, v view) string {
+	var out strings.Builder
+	for _, line := range diagnose.Sources(&r.Report) {
+		fmt.Fprintln(&out, a.screen.Fold(line))
+	}
+	if text := risk(&r.Report); text != "" {
+		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(term.Yellow, "Risk:")+" "+text))
+	}
+	if text := r.causes.Line(r.shown()); text != "" {
+		fmt.Fprintln(&out, a.screen.Fold(text))
+	}
+	fmt.Fprintln(&out, a.screen.Fold(a.sentence(r, v)))
+	return out.String()
+}
+
+// sentence counts the reservations by verdict.
+func (a *app) sentence(r *result, v view) string {
+	if len(r.Networks) == 0 {
+		return fmt.Sprintf("No network has a directory in %s.", a.flags.dataDir)
+	}
+	var out strings.Builder
+	if len(r.Networks) == 1 {
+		fmt.Fprintf(&out, "%s, ", r.Networks[0])
+	} else {
+		fmt.Fprintf(&out, "%d networks, ", len(r.Networks))
+	}
+	out.WriteString(diagnose.Counts(r.shown(), func(v gc.Verdict, text string) string { return a.screen.Paint(term.VerdictStyle(v), text) }) + ".")
+	if !r.judged {
+		return out.String()
+	}
+	if v.tail != "" {
+		out.WriteString(" " + v.tail)
+	}
+	if v.released {
+		out.WriteString(lockTime(&r.Report))
+	}
+	return out.String() + a.nextCheck(&r.Report, v.released)
+}
+
+// lockTime says how long ADDs may have waited.
+func lockTime(r *gc.Report) string {
+	if r.LockHeld == 0 {
+		return " The plugin's lock was not needed."
+	}
+	return fmt.Sprintf(" The plugin's lock was held for %s, at most %s at a time.",
+		r.LockHeld.Round(time.Microsecond), r.LongestHold.Round(time.Microsecond))
+}
+
+// nextCheck says when a second pass is worthwhile, counted from this one, whose own duration is
+// negligible. Ages are taken at the date of the oldest list, so if that is a file, a second pass
+// with the same file releases nothing more. A wait for what has no trusted timestamp goes on in the
+// next pass only if a release noted when it was first seen.
+func (a *app) nextCheck(r *gc.Report, released bool) string {
+	if r.NextCheck.IsZero() {
+		return ""
+	}
+	waits, seen := 0, 0
+	for i := range r.Reservations {
+		switch e := &r.Reservations[i]; {
+		case e.Reason == gc.UntrustedTimestamp:
+			seen++
+		case e.Verdict == gc.Young || e.Verdict == gc.Starting:
+			waits++
+		}
+	}
+	if file := a.flags.memoryFile(); waits == 0 && seen > 0 && (file == "" || r.Memory != "") {
+		return fmt.Sprintf(" A second pass does not help: without --memory the wait of %s begins anew.", term.Count(seen, "reservation"))
+	} else if waits == 0 && seen > 0 && !released {
+		return fmt.Sprintf(" The wait of %s begins with a release, which notes them in %s.", term.Count(seen, "reservation"), file)
+	}
+	oldest := gc.SourceReport{AsOf: r.Started.Add(-time.Minute)}
+	for _, s := range r.Sources {
+		if !s.AsOf.IsZero() && s.AsOf.Before(oldest.AsOf) {
+			oldest = s
+		}
+	}
+	if oldest.Name != "" {
+		return fmt.Sprintf(" Ages are taken at the date of %s (%s ago): make it again before a second pass.", oldest.Name, term.Age(r.Started, oldest.AsOf))
+	}
+	if !r.NextCheck.After(r.Started.Add(time.Second)) {
+		return " A second pass is worthwhile now."
+	}
+	return fmt.Sprintf(" A second pass is worthwhile in %s.", term.Age(r.NextCheck, r.Started))
 }

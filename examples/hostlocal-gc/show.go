@@ -90,7 +90,7 @@ func (a *app) showAddress(ctx context.Context, text string) error {
 		return err
 	}
 	recorded := &recorder{Source: s}
-	done, err := a.pass(ctx, recorded, true)
+	done, err := a.pass(ctx, recorded, func(opts *gc.Options) { opts.DryRun = true })
 	if err != nil {
 		return err
 	}

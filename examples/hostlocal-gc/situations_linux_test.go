@@ -169,9 +169,7 @@ func (b *bed) run(name string) outcome {
 	}
 	cmd := command(b.t, "/", append([]string{name}, strings.Fields(b.args)...)...)
 	cmd.Env = append(cmd.Env, nodeUp+"="+b.uptime)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	return finish(b.t, cmd.Run(), &stdout, &stderr)
+	return finish(b.t, cmd, cmd.Run)
 }
 
 // The first line of check is the true cause. Beside it, the same node without the fault is OK. Nothing is

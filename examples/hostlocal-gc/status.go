@@ -10,9 +10,11 @@ import (
 	"os"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/logs"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
@@ -95,4 +97,12 @@ func (a *app) notePermission(err error) {
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() > 0 {
 		a.note("host-local's files are root's: run it as root (sudo)")
 	}
+}
+
+// logger logs to stderr, up to the level of -v. Below level 0 only the report says what was done.
+func (a *app) logger() logr.Logger { return logs.New(a.stderr, a.flags.logFormat, a.flags.verbose) }
+
+// note prints a note to stderr: stdout may go to a pipe.
+func (a *app) note(format string, args ...any) {
+	fmt.Fprintln(a.stderr, term.Clean("hostlocal-gc: note: "+fmt.Sprintf(format, args...)))
 }

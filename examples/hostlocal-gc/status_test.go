@@ -163,31 +163,42 @@ func TestAllNetworks(t *testing.T) {
 	} {
 		cmd := command(t, n.dir, strings.Fields(row.args)...)
 		cmd.Env = append(cmd.Env, "HOSTLOCAL_GC_NETWORK=*", "HOSTLOCAL_GC_DATA_DIR=networks", "HOSTLOCAL_GC_SOURCE=file:pods.json")
-		var stdout, stderr strings.Builder
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		got := finish(t, cmd.Run(), &stdout, &stderr)
+		got := finish(t, cmd, cmd.Run)
 		if got.status != row.status || !strings.Contains(got.stdout+got.stderr, row.says) {
 			t.Errorf("%s (%s): exit status %d, want %d, and without %q:\n%s%s", row.args, row.reason, got.status, row.status, row.says, got.stdout, got.stderr)
 		}
 	}
 }
 
-// Help and completion work.
+// Help and completion work. Help texts fit terminals of 80 columns.
 func TestHelp(t *testing.T) {
 	n := fullNode(t)
 	for _, row := range []struct{ args, want string }{
 		{"--help", "Usage:\n  hostlocal-gc"},
 		{"help release", "--dry-run"},
-		{"--version", "go1."},
+		{"help sources", "file:PATH"},
+		{"check --help", "UNRESERVED"},
+		{"list --help", "--output"},
+		{"show --help", "ADDRESS"},
 		{"plan --help", "--exit-code"},
+		{"remove-malformed --help", "--yes"},
+		{"repair --help", "--yes"},
+		{"map --help", "--range"},
+		{"fleet --help", "kubectl"},
+		{"--version", "go1."},
 		{"completion bash", "bash completion"},
 		{"__complete list --data-dir networks --network p", "podnet\n"},
 		{"__complete list -o ", "json\n"},
 		{"__complete list --source ", "file:\nkubelet\nkubelet:\nkube\nkube:\ncri\ncri:\nnetns\nnetns:nested\n"},
 	} {
-		args := strings.Split(row.args, " ")
-		if got := run(t, n.dir, nil, args...); got.status != statusDone || !strings.Contains(got.stdout, row.want) {
+		got := run(t, n.dir, nil, strings.Split(row.args, " ")...)
+		if got.status != statusDone || !strings.Contains(got.stdout, row.want) {
 			t.Errorf("%s: exit status %d, and %q is not in:\n%s", row.args, got.status, row.want, got.stdout)
+		}
+		for line := range strings.Lines(got.stdout) {
+			if strings.Contains(row.args, "help") && len(line) > 81 {
+				t.Errorf("%s: %d columns: %s", row.args, len(line)-1, line)
+			}
 		}
 	}
 }

@@ -148,3 +148,53 @@ func TestVerdictStyle(t *testing.T) {
 		}
 	}
 }
+
+func TestFold(t *testing.T) {
+	red := Screen{Colour: true}.Paint(Red, "2 leaked")
+	for _, row := range []struct {
+		reason string
+		width  int
+		text   string
+		want   string
+	}{
+		{"a pipe has no width", 0, "one two three", "one two three"},
+		{"it fits to the last column", 13, "one two three", "one two three"},
+		{"one column is missing", 12, "one two three", "one two\nthree"},
+		{"a word that is wider stays whole", 3, "a longword b", "a\nlongword\nb"},
+		{"colours take no room", 10, "a " + red, "a " + red},
+		{"words with a colour are broken as others are", 9, "a " + red, "a \x1b[31m2\nleaked\x1b[0m"},
+		{"runs of blanks are kept", 20, "a  b", "a  b"},
+		{"nothing", 5, "", ""},
+	} {
+		if got := (Screen{Width: row.width}).Fold(row.text); got != row.want {
+			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
+		}
+	}
+}
+
+func TestCount(t *testing.T) {
+	for _, row := range []struct {
+		n          int
+		noun, want string
+	}{
+		{0, "network", "0 networks"}, {1, "entry", "1 entry"}, {2, "entry", "2 entries"}, {3, "address", "3 addresses"}, {1, "address", "1 address"},
+	} {
+		if got := Count(row.n, row.noun); got != row.want {
+			t.Errorf("got %q, want %q", got, row.want)
+		}
+	}
+}
+
+func TestFew(t *testing.T) {
+	for _, row := range []struct{ reason, words, want string }{
+		{"none", "", ""},
+		{"as many as may be", "a b", "a, b"},
+		{"one more is printed, since counting it would be as long", "a b c", "a, b, c"},
+		{"the rest is counted", "a b c d", "a, b, and 2 more"},
+	} {
+		words := strings.Fields(row.words)
+		if got := Few(words, 2); got != row.want || strings.Join(words, " ") != row.words {
+			t.Errorf("%s: got %q, want %q; the words are %q now", row.reason, got, row.want, words)
+		}
+	}
+}
