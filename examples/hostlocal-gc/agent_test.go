@@ -11,7 +11,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/cobra"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // parsed returns the app of a command line and environment, as the command's body gets it.
@@ -118,8 +121,10 @@ func TestAgentFlags(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 		opts, f := got.passes(), row.want
-		if opts.Interval != f.interval || opts.StartupTimeout != f.startupTimeout || opts.DryRun != f.dryRun || opts.StartingFor != f.startingFor {
-			t.Errorf("%s: not all reach the library: %+v", row.reason, opts)
+		want := gc.Options{MinAge: time.Duration(f.minAge), RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor, Logger: opts.Logger,
+			Interval: f.interval, StartupTimeout: f.startupTimeout, DryRun: f.dryRun}
+		if diff := cmp.Diff(want, opts, cmpopts.IgnoreUnexported(want.Logger)); diff != "" {
+			t.Errorf("%s: the library's options (-want +got):\n%s", row.reason, diff)
 		}
 	}
 }

@@ -10,50 +10,42 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // addressesOn returns the addresses that the kernel shows on an interface in a network namespace.
-func addressesOn(ctx context.Context, netNS, ifName string) (ips []netip.Addr, err error) {
-	var addrs []netlink.Addr
+func addressesOn(ctx context.Context, netNS, ifName string) ([]netip.Addr, error) {
+	var ips []netip.Addr // the goroutine's until it is done
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // the thread ends with this goroutine, and need not leave the namespace
-		var err error
-		addrs, err = enter(netNS, ifName)
-		done <- err
+		done <- ns.WithNetNSPath(netNS, func(ns.NetNS) error {
+			link, err := netlink.LinkByName(ifName)
+			if err != nil {
+				return err
+			}
+			addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+			for _, a := range addrs {
+				if ip, ok := netip.AddrFromSlice(a.IP); ok {
+					ips = append(ips, ip.Unmap())
+				}
+			}
+			return err
+		})
 	}()
+	var err error
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("interface %s in %s: %w", ifName, netNS, ctx.Err())
+		err = ctx.Err()
 	}
-	for _, a := range addrs {
-		if ip, ok := netip.AddrFromSlice(a.IP); ok {
-			ips = append(ips, ip.Unmap())
-		}
-	}
-	return ips, err
-}
-
-// enter moves this thread to a network namespace, and returns the addresses of an interface there.
-func enter(netNS, ifName string) ([]netlink.Addr, error) {
-	fd, err := unix.Open(netNS, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("network namespace %s: %w", netNS, err)
-	}
-	if err := errors.Join(unix.Setns(fd, unix.CLONE_NEWNET), unix.Close(fd)); err != nil {
-		return nil, fmt.Errorf("network namespace %s: %w", netNS, err)
-	}
-	link, err := netlink.LinkByName(ifName)
 	if err != nil {
 		return nil, fmt.Errorf("interface %s in %s: %w", ifName, netNS, err)
 	}
-	return netlink.AddrList(link, netlink.FAMILY_ALL)
+	return ips, nil
 }
 
 // draft writes the content of a reservation (plugins, backend/disk Reserve) to a file beside it, and returns its path. A
