@@ -3,12 +3,17 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
 )
@@ -107,4 +112,100 @@ func (s *statusStore) get() status {
 	last := s.last
 	last.released, last.answered = maps.Clone(last.released), maps.Clone(last.answered)
 	return last
+}
+
+// findings returns what no pass settles and needs a person: of the node, and of the agent. A refused
+// pass ends no finding: it judged nothing.
+func (s *status) findings() []diagnose.Finding {
+	p := &diagnose.Place{Report: s.shown, Confs: s.confs, DirNamed: true}
+	if len(s.report.Networks) > 0 { // also a refused pass has seen the directories
+		p.Report.Missing, p.Report.DataDirMissing = s.report.Missing, s.report.DataDirMissing
+	}
+	if !s.judged {
+		p.Refused = []string{"see below"}
+	}
+	p.Look()
+	all := slices.DeleteFunc(diagnose.Findings([]*diagnose.Place{p}), func(f diagnose.Finding) bool {
+		return f.Word == diagnose.OK || f.Word == diagnose.Leaked || f.Word == diagnose.Unknown
+	})
+	if silent := s.neverAnswered(); len(silent) > 0 {
+		all = append(all, diagnose.Finding{Word: diagnose.Unknown, Text: "no answer since the start: " + strings.Join(silent, ", "),
+			Do: "Is it up, is its socket mounted, and may the agent ask it?"})
+	}
+	diagnose.Sort(all)
+	return all
+}
+
+// neverAnswered returns the sources that have given no answer since the start. A source that hangs may
+// be in no report by name.
+func (s *status) neverAnswered() (names []string) {
+	for name, answered := range s.answered {
+		if !answered {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if len(s.answered) == 0 && errors.Is(s.err, gc.ErrRefused) {
+		names = s.sources
+	}
+	return names
+}
+
+// all returns the findings, and last those of the agent. Requests share found.
+func (a *Agent) all(s *status, now time.Time) []diagnose.Finding {
+	return slices.Concat(s.found, a.ofAgent(s, now))
+}
+
+// ofAgent returns the error of the last pass, and whether no pass has ended for long.
+func (a *Agent) ofAgent(s *status, now time.Time) (all []diagnose.Finding) {
+	if s.err != nil {
+		f := diagnose.Finding{Word: diagnose.Unknown, Text: "the last pass met an error", Items: []string{s.err.Error()}}
+		if errors.Is(s.err, gc.ErrRefused) {
+			f.Text, f.Do = "the last pass was refused, and released nothing", "No pass has judged anything yet: below is what is reserved."
+		}
+		if s.stale {
+			f.Do = fmt.Sprintf("All verdicts here are of the last pass that judged, %s ago, at %s. "+
+				"What was reserved or released since is not among them.",
+				term.Age(now, s.shown.Started), stamp(s.shown.Started))
+		}
+		all = append(all, f)
+	}
+	return append(all, a.overdue(s, now)...)
+}
+
+// passTime is longer than a pass whose sources all hang.
+const passTime = 5 * time.Minute
+
+// overdue reports that no pass has ended for long. A pass that hangs, on its disk for example,
+// reports nothing itself.
+func (a *Agent) overdue(s *status, now time.Time) []diagnose.Finding {
+	wait := cmp.Or(a.opts.Passes.Interval, gc.DefaultInterval) + passTime
+	if s.passes == 0 {
+		wait = cmp.Or(a.opts.Passes.StartupTimeout, gc.DefaultStartupTimeout)
+	}
+	if now.Sub(s.ended) < wait {
+		return nil
+	}
+	return []diagnose.Finding{{Word: diagnose.Unknown, Text: "no pass has ended for " + term.Age(now, s.ended),
+		Do: "A disk that hangs keeps a pass from ending: the node's kernel log says which."}}
+}
+
+// lines returns the findings in a line each, without pods.
+func lines(findings []diagnose.Finding) (all []string) {
+	for _, f := range findings {
+		all = append(all, f.Line())
+	}
+	return all
+}
+
+// readConfs reads the CNI configurations again, since they are often written after the agent started.
+func readConfs(files []string) (confs []cniconf.Network, notes []string) {
+	for _, path := range files {
+		found, err := cniconf.ReadFile(path)
+		confs = append(confs, found...)
+		if err != nil {
+			notes = append(notes, err.Error())
+		}
+	}
+	return confs, notes
 }
