@@ -16,6 +16,8 @@ import (
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
 // A node is a directory with a data directory "networks", which host-local's own code fills, and
@@ -89,26 +91,17 @@ func (nw *podNetwork) file(ip string) string {
 
 func (nw *podNetwork) date(ip string, age time.Duration) {
 	nw.t.Helper()
-	at := time.Now().Add(-age)
-	if err := os.Chtimes(nw.file(ip), at, at); err != nil {
-		nw.t.Fatal(err)
-	}
+	cnitest.DateBack(nw.t, nw.file(ip), age)
 }
 
 // write replaces the content of an address's file, and keeps its age.
 func (nw *podNetwork) write(ip, content string, age time.Duration) {
 	nw.t.Helper()
-	if err := os.WriteFile(nw.file(ip), []byte(content), 0o600); err != nil {
-		nw.t.Fatal(err)
-	}
-	nw.date(ip, age)
+	cnitest.Write(nw.t, nw.file(ip), content, age)
 }
 
 // there reports whether an address is reserved.
-func (nw *podNetwork) there(ip string) bool {
-	_, err := os.Lstat(nw.file(ip))
-	return err == nil
-}
+func (nw *podNetwork) there(ip string) bool { return cnitest.Exists(nw.file(ip)) }
 
 // A pod has the JSON of the source file:PATH.
 type pod struct {
@@ -137,9 +130,7 @@ func (n *node) pods(name string, pods ...pod) {
 
 func (n *node) put(name, text string) {
 	n.t.Helper()
-	if err := os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600); err != nil {
-		n.t.Fatal(err)
-	}
+	cnitest.Write(n.t, filepath.Join(n.dir, name), text, 0)
 }
 
 // sandbox makes up a sandbox ID, the same in every run.

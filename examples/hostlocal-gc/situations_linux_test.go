@@ -18,6 +18,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
 // isNode is set in the environment of this binary where it is process 1 of a node.
@@ -75,8 +77,7 @@ func must(t *testing.T, err error) {
 // put writes a file, two hours old.
 func (b *bed) put(path, text string) {
 	b.t.Helper()
-	at := time.Now().Add(-2 * time.Hour)
-	must(b.t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, at, at)))
+	cnitest.Write(b.t, path, text, 2*time.Hour)
 }
 
 // conf writes a network's configuration with these fields of ipam.

@@ -3,6 +3,7 @@
 package podfile
 
 import (
+	"errors"
 	"io"
 	"net/netip"
 	"os"
@@ -88,11 +89,12 @@ func TestDecodeCutShort(t *testing.T) {
 	}
 }
 
+// A list of pods is as old as its file, which is read anew. A list from a pipe is as old as its first read.
 func TestFile(t *testing.T) {
-	dir := t.TempDir()
+	dir, hourAgo := t.TempDir(), time.Now().Add(-time.Hour).Truncate(time.Second)
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, hourAgo, hourAgo)); err != nil {
 			t.Fatal(err)
 		}
 		return path
@@ -101,89 +103,51 @@ func TestFile(t *testing.T) {
 	if err := os.Truncate(huge, maxFile+1); err != nil {
 		t.Fatal(err)
 	}
+	stdin, err := os.Open(write("stdin", "[{}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stdin.Close() }()
+	begun := time.Now()
 	for _, row := range []struct {
 		reason, path string
 		stdin        io.Reader
 		pods         int
+		old          bool
 		want         string // part of the error, or empty
 	}{
-		{reason: "a file", path: write("a", `[{"uid":"1","ips":["10.0.0.1"]}]`), pods: 1},
-		{reason: "stdin, which answers every pass", path: "-", stdin: strings.NewReader("[{},{},{}]"), pods: 3},
+		{reason: "a file", path: write("a", `[{"uid":"1","ips":["10.0.0.1"]}]`), pods: 1, old: true},
+		{reason: "stdin from a file", path: "-", stdin: stdin, pods: 1, old: true},
+		{reason: "stdin from a pipe, which answers every pass", path: "-", stdin: strings.NewReader("[{},{},{}]"), pods: 3},
 		{reason: "an empty list is the caller's to judge", path: "-", stdin: strings.NewReader("[]")},
 		{reason: "a list that is cut short", path: write("cut", `[{"uid":"1"},`), want: "file:" + dir + "/cut: "},
 		{reason: "no such file", path: dir + "/none", want: "source does not exist on this node: open "},
 		{reason: "a directory", path: dir, want: "file:" + dir + ": "},
 		{reason: "a file in the place of a directory", path: dir + "/a/b", want: "not a directory"},
 		{reason: "far too long", path: huge, want: "longer than 64 MiB"},
-	} {
-		t.Run(row.reason, func(t *testing.T) {
-			s, err := New(row.path, row.stdin)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for range 2 {
-				a, err := s.Pods(t.Context())
-				if len(a.Pods) != row.pods || (err != nil) != (row.want != "") || err != nil && !strings.Contains(err.Error(), row.want) {
-					t.Errorf("got %d pods and error %v, want %d and %q", len(a.Pods), err, row.pods, row.want)
-				}
-			}
-		})
-	}
-	for path, want := range map[string]string{"": "a path is missing", "-": "no standard input"} {
-		if _, err := New(path, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("path %q of a daemon: got error %v, want %q", path, err, want)
-		}
-	}
-}
-
-// A list of pods is as old as its file. A list from a pipe is as old as its first read.
-func TestAsOf(t *testing.T) {
-	hourAgo := time.Now().Add(-time.Hour).Truncate(time.Second)
-	path := filepath.Join(t.TempDir(), "pods")
-	if err := os.WriteFile(path, []byte("[{}]"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chtimes(path, hourAgo, hourAgo); err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = file.Close() }()
-	begun := time.Now()
-	for _, row := range []struct {
-		reason string
-		path   string
-		stdin  io.Reader
-		old    bool
-	}{
-		{"a file", path, nil, true},
-		{"standard input from a file", "-", file, true},
-		{"standard input from a pipe", "-", strings.NewReader("[{}]"), false},
+		{reason: "no path", path: "", want: "a path is missing"},
+		{reason: "stdin of a daemon", path: "-", want: "no standard input"},
 	} {
 		s, err := New(row.path, row.stdin)
-		if err != nil {
-			t.Fatal(err)
+		var asOf time.Time
+		for range 2 {
+			var a podsource.Answer
+			if s != nil {
+				a, err = s.Pods(t.Context())
+			}
+			if len(a.Pods) != row.pods || (err != nil) != (row.want != "") || err != nil && !strings.Contains(err.Error(), row.want) {
+				t.Errorf("%s: got %d pods and error %v, want %d and %q", row.reason, len(a.Pods), err, row.pods, row.want)
+			}
+			if again := !asOf.IsZero(); err == nil && (a.AsOf.Equal(hourAgo) != row.old || !row.old && a.AsOf.Before(begun) || again && !a.AsOf.Equal(asOf)) {
+				t.Errorf("%s: as of %v, and before %v; is it an hour old? %v", row.reason, a.AsOf, asOf, row.old)
+			}
+			asOf = a.AsOf
 		}
-		a, err := s.Pods(t.Context())
-		if err != nil || a.AsOf.Equal(hourAgo) != row.old || !row.old && a.AsOf.Before(begun) {
-			t.Errorf("%s: as of %v, error %v; is it an hour old? %v", row.reason, a.AsOf, err, row.old)
-		}
-		if again, err := s.Pods(t.Context()); err != nil || !again.AsOf.Equal(a.AsOf) {
-			t.Errorf("%s: as of %v, error %v when asked again, want %v", row.reason, again.AsOf, err, a.AsOf)
-		}
-	}
-	if err := os.WriteFile(path, []byte("[{},{}]"), 0o600); err != nil { // it is read anew
-		t.Fatal(err)
-	}
-	s, err := New(path, nil)
-	for _, want := range []int{2, 1} {
-		if a, errPods := s.Pods(t.Context()); err != nil || errPods != nil || len(a.Pods) != want {
-			t.Errorf("%d pods, %v, %v; want %d", len(a.Pods), err, errPods, want)
-		}
-		if err := os.WriteFile(path, []byte("[{}]"), 0o600); err != nil {
-			t.Fatal(err)
+		if row.reason == "a file" {
+			write("a", "[{},{}]")
+			if a, err := s.Pods(t.Context()); err != nil || len(a.Pods) != 2 {
+				t.Errorf("after a change: %d pods, error %v", len(a.Pods), err)
+			}
 		}
 	}
 }

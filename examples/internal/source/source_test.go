@@ -101,13 +101,3 @@ func TestLongestADD(t *testing.T) {
 		}
 	}
 }
-
-func TestForms(t *testing.T) {
-	forms, completions := strings.Join(Forms(), " "), strings.Join(Completions(), " ")
-	if !strings.Contains(forms, "file:PATH") || !strings.Contains(forms, "kube[:NODE]") {
-		t.Errorf("forms: %s", forms)
-	}
-	if !strings.Contains(completions, "file: kubelet kubelet: kube kube: cri") || !strings.Contains(completions, "netns netns:nested cnicache cnicache:") {
-		t.Errorf("completions: %s", completions)
-	}
-}
