@@ -65,7 +65,6 @@ type Agent struct {
 	reconciler *gc.Reconciler
 	inquiry    *diagnose.Inquiry
 	registry   *prometheus.Registry
-	since      nodeSince
 }
 
 // New touches neither disk nor network. Its errors concern the options.
@@ -152,7 +151,7 @@ func (a *Agent) log(report *gc.Report) {
 		}
 		a.opts.Passes.Logger.Info("Would have released, but this is a dry run", "count", n, "IPs", leaked)
 	}
-	if !a.statuses.hookIsOver() {
+	if !a.statuses.get().hookOver {
 		return
 	}
 	found := lines(a.statuses.get().found)

@@ -61,13 +61,9 @@ type page struct {
 // An alert is a finding, of whose items the page shows some.
 type alert struct{ diagnose.Finding }
 
-// Seen returns the items that the page shows, More those that it shows unfolded, and Left the
-// number of others.
+// Seen returns the items that the page shows, and Left the number of others.
 func (f alert) Seen() []string { return f.Items[:min(few, len(f.Items))] }
-func (f alert) More() []string {
-	return f.Items[len(f.Seen()):max(len(f.Seen()), min(maxRows, len(f.Items)))]
-}
-func (f alert) Left() int { return max(0, len(f.Items)-maxRows) }
+func (f alert) Left() int      { return len(f.Items) - len(f.Seen()) }
 
 // writePage writes the page for the current state.
 func (a *Agent) writePage(w io.Writer, now time.Time) error {

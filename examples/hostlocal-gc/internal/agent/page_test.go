@@ -157,7 +157,7 @@ func TestPageSays(t *testing.T) {
 			[]string{
 				`<div class="alert live"><b>DUPLICATE: 1 address belongs to several live pods.</b>`, "<li>10.0.0.9: ns/two (netns: /proc/7/ns/net), one (cnicache: " + longPath + ")</li>", "Delete all pods of an address but one",
 				`<div class="alert live"><b>UNRESERVED: 10 addresses of live pods are not reserved, so host-local may hand them out again.</b>`,
-				"<li>10.0.0.17: ns/two (netns: /proc/7/ns/net)</li></ul><details><summary>2 more</summary><ul><li>10.0.0.18: ",
+				"<li>10.0.0.17: ns/two (netns: /proc/7/ns/net)</li></ul><p>2 more are in the JSON.</p>",
 				`<div class="alert live"><b>CONFLICT: n: 1 reservation is claimed by another pod than the owner, and kept.</b>`,
 				"<li>10.0.0.4, of container c: its owner is not live, but a live pod with another container has its address: ns/three (cri: sandbox " + strings.Repeat("0123456789abcdef", 4) + ")</li>",
 			}, "refused",

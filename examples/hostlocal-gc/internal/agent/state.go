@@ -3,13 +3,13 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
@@ -55,36 +55,17 @@ type NodeNetwork struct {
 // nodeSchema is the version of the JSON.
 const nodeSchema = 1
 
-// noteNode is called after each pass.
+// noteNode is called after each pass. It notes since when findings exist, and forgets those that have ended.
 func (a *Agent) noteNode(now time.Time) {
 	last := a.statuses.get()
-	a.since.note(a.nodeFindings(&last, now), now)
-}
-
-// A nodeSince remembers since when findings exist, by word and network.
-type nodeSince struct {
-	mu    sync.Mutex // guards since
-	since map[[2]string]time.Time
-}
-
-// note forgets findings that have ended.
-func (n *nodeSince) note(all []diagnose.Finding, now time.Time) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	since := make(map[[2]string]time.Time)
-	for _, f := range all {
+	for _, f := range a.nodeFindings(&last, now) {
 		key := [2]string{f.Word, f.Network}
-		if since[key] = now; !n.since[key].IsZero() {
-			since[key] = n.since[key]
-		}
+		since[key] = cmp.Or(last.since[key], now)
 	}
-	n.since = since
-}
-
-func (n *nodeSince) of(f *diagnose.Finding) time.Time {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.since[[2]string{f.Word, f.Network}]
+	a.statuses.mu.Lock()
+	defer a.statuses.mu.Unlock()
+	a.statuses.last.since = since
 }
 
 // nodeFindings returns all that the agent knows to be wrong. Other reports leave out leaks, which the next
@@ -120,10 +101,7 @@ func (a *Agent) nodeState(now time.Time) NodeState {
 		Word: diagnose.OK, LastPass: last.ended, Networks: []NodeNetwork{},
 	}
 	for _, f := range a.nodeFindings(&last, now) {
-		since := a.since.of(&f)
-		if since.IsZero() { // no pass has ended since
-			since = last.ended
-		}
+		since := cmp.Or(last.since[[2]string{f.Word, f.Network}], last.ended) // if no pass has ended since
 		state.Findings = append(state.Findings, NodeFound{f.Word, f.Network, nameless(f.Text), since})
 	}
 	if len(state.Findings) > 0 {

@@ -22,9 +22,8 @@ import (
 type statusStore struct {
 	since time.Time
 
-	mu       sync.Mutex // guards the fields below
-	hookOver bool       // the hook at the start has ended, well or not; never reset
-	last     status
+	mu   sync.Mutex // guards last
+	last status
 }
 
 // A status is what the passes have reported so far.
@@ -39,12 +38,14 @@ type status struct {
 	judged, stale bool
 	causes        diagnose.Causes // of the leaks that were found and are still there, or were released last
 	released      map[string]released
-	confs         []cniconf.Network  // of --cni-conf
-	notes         []string           // why some could not be read
-	found         []diagnose.Finding // after the last pass
-	sources       []string           // the user's names
-	answered      map[string]bool    // by name in reports: whether the source ever answered
-	ready         bool               // all sources have, in one pass, and each answer counted; never reset
+	confs         []cniconf.Network       // of --cni-conf
+	notes         []string                // why some could not be read
+	found         []diagnose.Finding      // after the last pass
+	sources       []string                // the user's names
+	answered      map[string]bool         // by name in reports: whether the source ever answered
+	hookOver      bool                    // the hook at the start has ended, well or not; never reset
+	since         map[[2]string]time.Time // since when findings exist, by word and network; never changed
+	ready         bool                    // all sources have, in one pass, and each answer counted; never reset
 }
 
 // released counts the releases in a network since the process started.
@@ -79,7 +80,7 @@ func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network,
 		}
 	}
 	if !errors.Is(err, gc.ErrRefused) { // after a refusal the hook tries again
-		s.hookOver = true
+		s.last.hookOver = true
 		s.last.ready = s.last.ready || report.Looks > 0
 	}
 	s.last.found = s.last.findings()
@@ -95,14 +96,7 @@ func hasJudged(report *gc.Report, err error) bool {
 func (s *statusStore) hookEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hookOver = true
-}
-
-// hookIsOver reports whether the hook at the start has ended.
-func (s *statusStore) hookIsOver() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.hookOver
+	s.last.hookOver = true
 }
 
 // get returns what was reported so far.
