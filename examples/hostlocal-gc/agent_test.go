@@ -121,8 +121,10 @@ func TestAgentFlags(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 		opts, f := got.passes(), row.want
-		want := gc.Options{MinAge: time.Duration(f.minAge), RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor, Logger: opts.Logger,
-			Interval: f.interval, StartupTimeout: f.startupTimeout, DryRun: f.dryRun}
+		want := gc.Options{
+			MinAge: time.Duration(f.minAge), RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor,
+			Interval: f.interval, StartupTimeout: f.startupTimeout, DryRun: f.dryRun, Logger: opts.Logger,
+		}
 		if diff := cmp.Diff(want, opts, cmpopts.IgnoreUnexported(want.Logger)); diff != "" {
 			t.Errorf("%s: the library's options (-want +got):\n%s", row.reason, diff)
 		}

@@ -52,7 +52,8 @@ func TestInterrupt(t *testing.T) {
 		if err := cmd.Process.Signal(signal); err != nil {
 			t.Fatal(err)
 		}
-		if got := finish(t, cmd, cmd.Wait); got.status != status || name == "agent" && !strings.Contains(got.stderr, "Ended") || !nw.there("10.244.1.2") {
+		got := finish(t, cmd, cmd.Wait)
+		if got.status != status || strings.Contains(got.stderr, "Ended") != (name == "agent") || !nw.there("10.244.1.2") {
 			t.Errorf("%s: exit status %d, %q, %q", name, got.status, got.stdout, got.stderr)
 		}
 		_, _ = w.Close(), os.Remove(pipe) // the reader has ended

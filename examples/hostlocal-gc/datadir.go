@@ -71,8 +71,7 @@ func isNetwork(dir string) bool {
 
 // existing lists the networks that exist.
 func existing(names []string) string {
-	switch {
-	case len(names) == 0:
+	if len(names) == 0 {
 		return "it holds no network"
 	}
 	return "it holds " + term.Few(names, 20)

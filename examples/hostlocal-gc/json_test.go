@@ -132,7 +132,8 @@ func TestJSON(t *testing.T) {
 		t.Errorf("exit status %d and %q, want a report of nothing", empty.status, empty.stdout)
 	}
 	got := run(t, fullNode(t).dir, strings.NewReader("["), args...)
-	if all := readReport(t, got.stdout).Reservations; got.status != statusError || len(all) != 13 || strings.Contains(got.stdout, `"release-failed"`) {
+	all := readReport(t, got.stdout).Reservations
+	if got.status != statusError || len(all) != 13 || strings.Contains(got.stdout, `"release-failed"`) {
 		t.Errorf("exit status %d, %d reservations:\n%s", got.status, len(all), got.stdout)
 	}
 }

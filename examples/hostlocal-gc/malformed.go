@@ -124,8 +124,8 @@ func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result, answers []p
 		sees = sees || m.SeesAddresses
 	}
 	if !lists || !sees {
-		return fmt.Errorf("%s may be a live pod's: that needs a source that lists the pods of network %s, and --source netns, as root and on the node",
-			a.path(r), r.Network)
+		return fmt.Errorf("%s may be a live pod's: add a source that lists the pods of network %s, and --source netns, "+
+			"as root and on the node", a.path(r), r.Network)
 	}
 	f := &a.flags
 	least := max(time.Duration(f.minAge), f.startingFor, source.LongestADD(f.requestTimeout))

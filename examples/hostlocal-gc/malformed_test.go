@@ -40,17 +40,21 @@ func TestRemoveMalformed(t *testing.T) {
 	}{
 		{"nobody's", func(*situation) {}, true, "/podnet/10.1.0.3  2h ago\n"},
 		{"nobody says yes", func(s *situation) { s.yes = false }, false, "Nothing was removed: --yes removes them."},
-		{"a live pod has the address (R3)", func(s *situation) { s.kernel.Pods = []podsource.Pod{{IPs: ips("10.1.0.3")}} }, false, "No file is malformed."},
+		{"a live pod has the address (R3)", func(s *situation) { s.kernel.Pods = []podsource.Pod{{IPs: ips("10.1.0.3")}} }, false,
+			"No file is malformed."},
 		{"a pod may have more addresses", func(s *situation) { s.list.Pods[0].MoreIPs = true }, false, "shop/web of source cri may hold "},
 		{"just written", func(s *situation) { s.nw.date("10.1.0.3", 13*time.Minute) }, false, "too young"},
 		{"dated in the future", func(s *situation) { s.nw.date("10.1.0.3", -time.Hour) }, false, "too young"},
 		{"younger than --min-age", func(s *situation) { s.minAge = minAge(3 * time.Hour) }, false, "must be 3h0m0s older"},
 		{"younger than an ADD may take here", func(s *situation) { s.requestTimeout = time.Hour }, false, "must be 2h10m0s older"},
 		{"the list is older (hazard 62)", func(s *situation) { s.list.AsOf = time.Now().Add(-110 * time.Minute) }, false, "too young"},
-		{"the list is dated in the future (hazard 75)", func(s *situation) { s.list.AsOf = time.Now().Add(time.Hour) }, false, "dated in the future"},
+		{"the list is dated in the future (hazard 75)", func(s *situation) { s.list.AsOf = time.Now().Add(time.Hour) }, false,
+			"dated in the future"},
 		{"the kernel was not asked, or not all of it was seen", func(s *situation) { s.kernel.SeesAddresses = false }, false, "--source netns"},
 		{"nobody lists the pods", func(s *situation) { s.list.Supplementary = true }, false, "lists the pods of network podnet"},
-		{"libcni's cache does, of containerd and nerdctl", func(s *situation) { s.list.Supplementary, s.list.Cache = true, &podsource.Cache{} }, true, "Removed"},
+		{"libcni's cache does, of containerd and nerdctl", func(s *situation) {
+			s.list.Supplementary, s.list.Cache = true, &podsource.Cache{}
+		}, true, "Removed"},
 		{"the source fails", func(s *situation) { s.err = errors.New("no such socket") }, false, "because of the error above"},
 		{"one network is misspelt", func(s *situation) { s.networks = append(s.networks, "pdonet") }, false, "because of the error above"},
 	} {
@@ -73,7 +77,8 @@ func TestRemoveMalformed(t *testing.T) {
 			podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return s.list, s.err }),
 			podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return s.kernel, nil })))
 		a.printError(err)
-		if !strings.Contains(out.String(), row.says) || s.nw.there("10.1.0.3") == row.removed || (err == nil) != (row.removed || row.says[0] == 'N') {
+		well := row.removed || row.says[0] == 'N'
+		if !strings.Contains(out.String(), row.says) || s.nw.there("10.1.0.3") == row.removed || (err == nil) != well {
 			t.Errorf("%s: removed is not %t, or without %q:\n%s", row.reason, row.removed, row.says, &out)
 		}
 		for _, ip := range []string{"10.1.0.2", "10.1.0.4", "fd00:1::2", "fd00:1::3"} {
@@ -100,7 +105,7 @@ func TestMayHold(t *testing.T) {
 		{"it has another address", podsource.Pod{IPs: ips("192.168.0.2")}, false},
 		{"it has another address, and one that could not be read", podsource.Pod{IPs: ips("192.168.0.2"), MoreIPs: true}, true},
 		{"its address in this network is known, and it may have more", podsource.Pod{IPs: ips("10.1.0.2"), MoreIPs: true}, true},
-		{"of its two interfaces one has a file that names it, and the kernel would show the other", podsource.Pod{ContainerIDs: []string{"b"}}, false},
+		{"of its two interfaces one has a file, and the kernel would show the other", podsource.Pod{ContainerIDs: []string{"b"}}, false},
 		{"its namespace shows no address (hazard 59)", podsource.Pod{ContainerIDs: []string{"a"}}, true},
 		{"it is in the node's network", podsource.Pod{HostNetwork: true, ContainerIDs: []string{"a"}}, false},
 		{"it was started later", podsource.Pod{StartedAt: now}, false},

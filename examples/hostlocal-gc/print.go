@@ -117,7 +117,8 @@ func (a *app) sentence(r *result, v view) string {
 	} else {
 		fmt.Fprintf(&out, "%d networks, ", len(r.Networks))
 	}
-	out.WriteString(diagnose.Counts(r.shown(), func(v gc.Verdict, text string) string { return a.screen.Paint(term.VerdictStyle(v), text) }) + ".")
+	paint := func(v gc.Verdict, text string) string { return a.screen.Paint(term.VerdictStyle(v), text) }
+	out.WriteString(diagnose.Counts(r.shown(), paint) + ".")
 	if !r.judged {
 		return out.String()
 	}

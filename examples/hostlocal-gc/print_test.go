@@ -25,7 +25,8 @@ func TestTable(t *testing.T) {
 	got := run(t, n.dir, nil, "list", "--data-dir", "networks", "--source", "file:pods.json")
 	lines := strings.Split(strings.TrimSuffix(got.stdout, "\n"), "\n")
 	const head = "ADDRESS CONTAINER AGE VERDICT POD CAUSE REASON"
-	if id := sandbox("running"); strings.Join(strings.Fields(lines[0]), " ") != head || strings.Contains(got.stdout, id) || !strings.Contains(got.stdout, id[:12]) {
+	id, found := sandbox("running"), strings.Join(strings.Fields(lines[0]), " ")
+	if found != head || strings.Contains(got.stdout, id) || !strings.Contains(got.stdout, id[:12]) {
 		t.Errorf("the head is not %q, or the ID is not cut:\n%s", head, got.stdout)
 	}
 	want := []string{"Sources: file (3 entries).", "", "Causes: 1 torn (file or cache entry cut short), 1 unknown.",

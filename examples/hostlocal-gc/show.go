@@ -122,7 +122,7 @@ func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, recorded *r
 	}
 	rows := [][]term.Cell{
 		{{Text: "container"}, {Text: owner}},
-		{{Text: "interface"}, {Text: term.Dash(e.IfName)}},
+		{{Text: "interface"}, {Text: cmp.Or(e.IfName, "-")}},
 		{{Text: "reserved"}, {Text: term.Age(r.Started, e.ReservedAt) + " ago"}},
 		{{Text: "file"}, {Text: filepath.Join(r.DataDir, e.Network, e.IP.String())}},
 	}

@@ -46,12 +46,7 @@ var styles = [states]style{
 }
 
 // Label returns the state's name in a legend, such as "in use".
-func (s State) Label() string {
-	if s < states {
-		return styles[s].label
-	}
-	return "unknown"
-}
+func (s State) Label() string { return styles[s].label }
 
 // A Reservation is an address that is not free.
 type Reservation struct {

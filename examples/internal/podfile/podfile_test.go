@@ -138,7 +138,8 @@ func TestFile(t *testing.T) {
 			if len(a.Pods) != row.pods || (err != nil) != (row.want != "") || err != nil && !strings.Contains(err.Error(), row.want) {
 				t.Errorf("%s: got %d pods and error %v, want %d and %q", row.reason, len(a.Pods), err, row.pods, row.want)
 			}
-			if again := !asOf.IsZero(); err == nil && (a.AsOf.Equal(hourAgo) != row.old || !row.old && a.AsOf.Before(begun) || again && !a.AsOf.Equal(asOf)) {
+			wrong := a.AsOf.Equal(hourAgo) != row.old || !row.old && a.AsOf.Before(begun)
+			if err == nil && (wrong || !asOf.IsZero() && !a.AsOf.Equal(asOf)) {
 				t.Errorf("%s: as of %v, and before %v; is it an hour old? %v", row.reason, a.AsOf, asOf, row.old)
 			}
 			asOf = a.AsOf

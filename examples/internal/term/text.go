@@ -96,11 +96,3 @@ func Few(words []string, few int) string {
 	}
 	return strings.Join(words, ", ")
 }
-
-// Dash returns the text, or a dash if it is empty.
-func Dash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
-}

@@ -32,7 +32,8 @@ func TestAgent(t *testing.T) {
 	files := make(map[string]string)
 	for _, row := range []struct{ network, ip, container string }{
 		{"podnet", "10.1.0.2", "live"}, {"podnet", "10.1.0.3", "by-address"}, {"podnet", "10.1.0.4", "leaked"}, {"podnet", "10.1.0.5", "young"},
-		{"podnet", "10.1.0.6", "named"}, {"storage", "10.2.0.2", "by-address"}, {"storage", "10.2.0.3", "leaked"}, {"others", "10.3.0.2", "leaked"},
+		{"podnet", "10.1.0.6", "named"}, {"storage", "10.2.0.2", "by-address"}, {"storage", "10.2.0.3", "leaked"},
+		{"others", "10.3.0.2", "leaked"},
 	} {
 		age := time.Hour
 		if row.container == "young" {

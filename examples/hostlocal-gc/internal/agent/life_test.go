@@ -51,7 +51,8 @@ func TestReadyOnceEachSourceAnswered(t *testing.T) {
 		want         string
 	}{
 		{"it lives", "/healthz", 200, "ok\n"},
-		{"it waits for a source", "/readyz", 503, "waiting for the first answer of each source\nno answer of the pod sources counts, so nothing was released: "},
+		{"it waits for a source", "/readyz", 503, "waiting for the first answer of each source\n" +
+			"no answer of the pod sources counts, so nothing was released: "},
 		{"a person sees why", debugPath + "?format=html", 200, "was refused"},
 		{"a person sees why", "/readyz", 503, refused},
 	} {
