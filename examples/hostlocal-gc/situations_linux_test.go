@@ -252,6 +252,12 @@ func TestSituations(t *testing.T) {
 			"OK: podnet: 14 of 253 addresses reserved, all in use\nNot read: /etc/cni/net.d/99-x.conf: unexpected end of JSON input", nil},
 		{"a network without a name", func(b *bed) { b.conf("10-podnet.conflist", "", "bridge", subnet); b.reserve(dir, 253, 14) }, well, 3,
 			"LEAKED: networks: 253 reservations in /var/lib/cni, 239 leaked, 14 in use", []string{"hostlocal-gc release --data-dir /var/lib/cni --network networks\n"}},
+		{"a network renamed under its pods", func(b *bed) {
+			b.conf("10-podnet.conflist", `"name": "podnet2",`, "bridge", subnet)
+			b.reserve(dir+"podnet", 14, 14)
+			must(t, os.Mkdir(dir+"podnet2", 0o755))
+			b.args = "--network podnet2"
+		}, well, 3, "CONFIG: podnet2: 14 addresses in use of its range are reserved in /var/lib/cni/networks/podnet, so it may hand them out again", nil},
 		{"a data directory that no configuration names, while pods run", func(b *bed) {
 			b.conf("10-podnet.conflist", podnet, "bridge", subnet+`, "dataDir": "/run/cni-state"`)
 			b.reserve(dir+"podnet", 14, 14)
@@ -260,7 +266,8 @@ func TestSituations(t *testing.T) {
 			b.reserve("/run/cni-state/podnet", 14, 14)
 			b.put(dir+"other/10.9.0.2", sandbox("0")+"\r\neth0") // nobody asks for it
 			b.args = "--network podnet"
-		}, 1, "UNKNOWN: podnet: 14 reservations, all in use; its range is not known: no configuration in /etc/cni/net.d has it in /var/lib/cni/networks", nil},
+		}, 3, "CONFIG: podnet: 14 addresses in use of its range are reserved in /var/lib/cni/networks/podnet",
+			[]string{"\nUNKNOWN: podnet: 14 reservations, all in use; its range is not known: no configuration in /etc/cni/net.d has it in /var/lib/cni/networks"}},
 		{"a container that nobody speaks for",
 			func(b *bed) { well(b); b.put(dir+"podnet/10.244.1.99", "default-"+sandbox("x")+"\r\neth0") }, well, 1,
 			"UNKNOWN: podnet: 15 of 253 addresses reserved, 14 in use, 1 of owners that no source here knows", []string{"--source netns"}},

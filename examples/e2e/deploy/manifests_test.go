@@ -148,8 +148,8 @@ var expectations = []struct{ in, path, want, reason string }{
 	{"no-api", "{agent.volumeMounts}", "[{mountPath:/var/lib/cni/results,name:results,readOnly:true},{mountPath:/var/lib/cni/networks," +
 		"name:networks},{mountPath:/run/hostlocal-gc,name:memory},{mountPath:/run/containerd,name:containerd,readOnly:true}]", "libcni's cache instead of the kubelet's socket"},
 	{"plain", "{pod.volumes[0]}", "{hostPath:{path:/var/lib/cni/networks,type:DirectoryOrCreate},name:networks}", "the reservations"},
-	{"plain", "{pod.volumes[2]}", "{hostPath:{path:/run/containerd,type:Directory},name:containerd}", "cri"},
-	{"plain", "{pod.volumes[3:]}", "{hostPath:{path:/var/lib/kubelet/pods-api,type:DirectoryOrCreate},name:kubelet-pods}", "kubelet"},
+	{"plain", "{pod.volumes[2:]}", "{hostPath:{path:/run/containerd,type:Directory},name:containerd} " +
+		"{hostPath:{path:/var/lib/kubelet/pods-api,type:DirectoryOrCreate},name:kubelet-pods}", "cri and kubelet"},
 	{"no-api", "{pod.volumes[0]}", "{hostPath:{path:/var/lib/cni/results,type:DirectoryOrCreate},name:results}", "cnicache"},
 	{"no-api", "{pod.volumes[1:].hostPath.path}", "/var/lib/cni/networks /run/hostlocal-gc /run/containerd", "no others"},
 
@@ -170,6 +170,8 @@ var expectations = []struct{ in, path, want, reason string }{
 	{"monitored", "{.PodMonitor.spec}", "{podMetricsEndpoints:[{interval:30s,path:/metrics,port:metrics,relabelings:[{action:replace," +
 		"sourceLabels:[__meta_kubernetes_pod_node_name],targetLabel:instance},{action:replace,replacement:hostlocal-gc,targetLabel:job}]}]," +
 		"selector:{matchLabels:{app.kubernetes.io/name:hostlocal-gc}}}", "alerts use this job, and nodes as instances"},
+	{"monitored", `{.PrometheusRule.spec.groups[0].rules[?(@.alert=="HostlocalGCUnreserved")].annotations.description}`,
+		"/debug/hostlocal-gc names addresses and pods. Cordon the node, then run hostlocal-gc repair there.", "what check says"},
 	{"monitored", "{.Dashboard.metadata.labels.grafana_dashboard}", "1", "Grafana's sidecar selects it"},
 
 	{"image", "{agent.image} {.ConfigMap.data.HOSTLOCAL_GC_NETWORK}", "registry.example/team/hostlocal-gc:1.0 cbr0", "README, three steps"},

@@ -107,6 +107,8 @@ func TestAlerts(t *testing.T) {
 		{"pods run, and the only network that is named has no directory",
 			scenario{to: 121, passes: with(good, missing), state: state{up: 1, desired: 1, ready: 1, finding: "MISSING"}},
 			"DirectoryMissing:60-121 NetworkMissing:15-121"},
+		{"the network was renamed under its pods",
+			scenario{to: 121, passes: good, state: state{up: 1, desired: 1, ready: 1, finding: "CONFIG"}}, "NetworkMissing:15-121"},
 		{"another network has leaks", scenario{to: 121, passes: finding(nil, gc.NetworkNotNamed)}, "NetworkNotNamed:60-121"},
 		{"each twenty minutes an address is lost, until the range is full and then larger", scenario{to: 220, passes: grows(20)},
 			"RangeFullSoon:148-165 RangeNearlyFull:195-220"},

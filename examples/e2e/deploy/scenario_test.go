@@ -104,7 +104,7 @@ func (s *scenario) run(t *testing.T) stored {
 			continue
 		}
 		dryRun.Set(state.dryRun)
-		for _, f := range [][]string{{"READ-ONLY", ""}, {"MISSING", "podnet"}} {
+		for _, f := range [][]string{{"READ-ONLY", ""}, {"MISSING", "podnet"}, {"CONFIG", "podnet"}} {
 			findings.WithLabelValues(f...).Set(map[bool]float64{true: 1}[f[0] == state.finding])
 		}
 		leaks.WithLabelValues("podnet", "reboot").Inc()

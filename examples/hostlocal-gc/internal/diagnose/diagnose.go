@@ -68,7 +68,7 @@ func (f Finding) Line() string {
 
 // Live reports whether live pods have lost their addresses, or may lose them.
 func (f Finding) Live() bool {
-	return f.Word == Missing && f.Items != nil || slices.Contains([]string{Duplicate, Unreserved, Conflict}, f.Word)
+	return (f.Word == Missing || f.Word == Config) && f.Items != nil || slices.Contains([]string{Duplicate, Unreserved, Conflict}, f.Word)
 }
 
 // Sort puts the gravest findings first. What is not known of one network is less grave than all that is
@@ -135,7 +135,7 @@ func Findings(places []*Place) (all []Finding) {
 func (p *Place) findings(places []*Place) (all []Finding) {
 	unreserved := p.unreserved(places)
 	for _, n := range p.Report.Networks {
-		all = append(all, p.network(n, unreserved)...)
+		all = append(all, p.network(n, unreserved, places)...)
 	}
 	if n := len(p.Report.Duplicates); n > 0 {
 		var items []string
@@ -194,9 +194,13 @@ func (p *Place) isReadOnly() Finding {
 }
 
 // network returns the findings about one network.
-func (p *Place) network(name string, unreserved []string) (all []Finding) {
+func (p *Place) network(name string, unreserved []string, places []*Place) (all []Finding) {
+	all = p.elsewhere(name, places)
 	if slices.Contains(p.Report.Missing, name) {
-		return p.missing(name, unreserved)
+		if len(all) == 0 {
+			all = p.missing(name, unreserved)
+		}
+		return all
 	}
 	if holder := p.Locks[name]; holder != "" {
 		all = append(all, Finding{Word: Locked, Network: name, Text: holder,
@@ -226,15 +230,58 @@ func (p *Place) network(name string, unreserved []string) (all []Finding) {
 }
 
 // asked reports whether the user or a configuration named a network.
-func (p *Place) asked(name string) bool {
-	return slices.Contains(p.Named, name) || slices.ContainsFunc(p.Confs, func(n cniconf.Network) bool { return n.Name == name })
+func (p *Place) asked(name string) bool { return slices.Contains(p.Named, name) || p.configured(name) }
+
+func (p *Place) configured(name string) bool {
+	return slices.ContainsFunc(p.Confs, func(n cniconf.Network) bool { return n.Name == name })
+}
+
+// elsewhere returns the finding about a network whose ranges have addresses in use that are reserved where
+// no configuration has a network.
+func (p *Place) elsewhere(name string, places []*Place) []Finding {
+	var ours iprange.Set
+	for _, c := range p.Confs {
+		if c.Name == name {
+			ours = append(ours, slices.Concat(c.Ranges...)...)
+		}
+	}
+	own := make(map[netip.Addr]bool)
+	for i := range p.Report.Reservations {
+		if e := &p.Report.Reservations[i]; e.Network == name {
+			own[e.IP] = true
+		}
+	}
+	var items, dirs []string
+	for _, other := range places {
+		for i := range other.Report.Reservations {
+			e := &other.Report.Reservations[i]
+			if e.Verdict != gc.InUse || own[e.IP] || !ours.Has(e.IP) || other.configured(e.Network) {
+				continue
+			}
+			item := e.IP.String()
+			if e.Pod != nil {
+				item += ": " + PodName(e.Pod)
+			}
+			items = append(items, item)
+			dirs = append(dirs, filepath.Join(other.Report.DataDir, e.Network))
+		}
+	}
+	if items == nil {
+		return nil
+	}
+	slices.Sort(dirs)
+	return []Finding{{Word: Config, Network: name, Items: items,
+		Text: plural(len(items), "address in use of its range is", "addresses in use of its range are") + " reserved in " +
+			term.Few(slices.Compact(dirs), 2) + ", so it may hand " + them(len(items)) + " out again",
+		Do: "Was the network renamed, or its data directory changed? Cordon the node, and change that back, or delete these pods, " +
+			"so that they are recreated."}}
 }
 
 // noRange returns the finding about a network whose range is not known.
 func (p *Place) noRange(c *tally) Finding {
 	f := Finding{Word: Unknown, Network: c.network, Text: c.used() + c.parts(), Do: "Say what the range is: --range SUBNET."}
 	switch {
-	case slices.ContainsFunc(p.Confs, func(n cniconf.Network) bool { return n.Name == c.network }):
+	case p.configured(c.network):
 		f.Text += "; its range is set at run time and not known"
 	case p.ConfDir != "":
 		f.Text += fmt.Sprintf("; its range is not known: no configuration in %s has it in %s", p.ConfDir, p.Report.DataDir)
@@ -286,9 +333,9 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 		f.Text = fmt.Sprintf("it has no directory in %s; %s", p.Report.DataDir, there)
 	case slices.ContainsFunc(p.Confs, func(n cniconf.Network) bool { return n.Name == name && n.Ranges != nil }):
 		f.Word, f.Text = OK, "nothing was ever reserved in it"
-	case len(p.elsewhere()) > 0:
+	case len(p.unnamed()) > 0:
 		f.Text = fmt.Sprintf("it has no directory in %s, while pods have addresses in a network that is not named: %s",
-			p.Report.DataDir, term.Few(p.elsewhere(), 5))
+			p.Report.DataDir, term.Few(p.unnamed(), 5))
 		f.Do = "Is --network the name in the CNI configuration? If the network has just no pod here, --cni-conf says that it exists."
 	default:
 		f.Word, f.Text = Unknown, "nothing was ever reserved in it, and its range is not known"
@@ -296,8 +343,8 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 	return []Finding{f}
 }
 
-// elsewhere returns the networks in which pods have addresses, if none of those to release in has a directory.
-func (p *Place) elsewhere() (names []string) {
+// unnamed returns the networks in which pods have addresses, if none of those to release in has a directory.
+func (p *Place) unnamed() (names []string) {
 	for i := range p.Report.Reservations {
 		e := &p.Report.Reservations[i]
 		if e.Verdict == gc.InUse && len(p.Report.Missing) == len(p.Report.Networks) && !slices.Contains(names, e.Network) {

@@ -69,6 +69,14 @@ func TestFindings(t *testing.T) {
 			r.Reservations[0].Reservation = &hostlocal.Reservation{Network: "other", IP: ip("10.2.0.2")}
 			r.Missing = podnet
 		})}, "OK", "nothing was ever reserved"},
+		{"the same, and the network was renamed: it would hand out the addresses again", Place{Confs: small, Report: with(held(gc.ContainerLive), func(r *gc.Report) {
+			r.Reservations[0].Network, r.Missing = "old", podnet
+		})}, "CONFIG", "podnet: 1 address in use of its range is reserved in /var/lib/cni/networks/old, so it may hand it out again"},
+		{"it has reserved the address, too, and the other network has a configuration",
+			Place{Confs: append(slices.Clone(small), cniconf.Network{Name: "new"}), Report: with(held(gc.ContainerLive, gc.ContainerLive), func(r *gc.Report) {
+				r.Reservations = append(r.Reservations, at("10.1.0.2", gc.ContainerLive))
+				r.Reservations[0].Network, r.Reservations[1].Network = "old", "new"
+			})}, "OK", "podnet: 1 of 2 addresses"},
 		{"a second network that is named has one", Place{Report: with(held(gc.ContainerLive), func(r *gc.Report) {
 			r.Networks, r.Missing = []string{"podnet", "storage"}, []string{"storage"}
 		})}, "UNKNOWN UNKNOWN", ""},
@@ -104,7 +112,7 @@ func TestFindings(t *testing.T) {
 			if n := len([]rune(f.Line())); n > 160 || strings.Contains(f.Text, "shop") {
 				t.Errorf("%s: %d characters, or a pod: %s", row.reason, n, f.Line())
 			}
-			if harmful := f.Word == Duplicate || f.Word == Unreserved || f.Word == Conflict || f.Word == Missing && f.Items != nil; f.Live() != harmful {
+			if harmful := f.Word == Duplicate || f.Word == Unreserved || f.Word == Conflict || (f.Word == Missing || f.Word == Config) && f.Items != nil; f.Live() != harmful {
 				t.Errorf("%s: of live pods? %v: %v", row.reason, f.Live(), f)
 			}
 		}
@@ -113,7 +121,7 @@ func TestFindings(t *testing.T) {
 		}
 	}
 	free := Place{Confs: small, Report: with(held(), func(r *gc.Report) { r.Unreserved = lost("10.1.0.2", "web") })}
-	elsewhere := Place{Report: gc.Report{Reservations: held(gc.ContainerLive).Reservations}}
+	elsewhere := Place{Confs: small, Report: gc.Report{Reservations: held(gc.ContainerLive).Reservations}}
 	if got := Findings([]*Place{&free, &elsewhere}); len(got) != 1 || got[0].Word != OK {
 		t.Errorf("reserved in another data directory: %v", got)
 	}
