@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,7 +70,8 @@ type Agent struct {
 
 // New touches neither disk nor network. Its errors concern the options.
 func New(opts Options) (*Agent, error) {
-	a := &Agent{opts: opts, statuses: newStatusStore(opts.SourceNames), registry: prometheus.NewRegistry()}
+	a := &Agent{opts: opts, registry: prometheus.NewRegistry()}
+	a.statuses = newStatusStore(&a.opts)
 	a.inquiry = diagnose.NewInquiry(opts.SourceNames)
 	collector := metrics.New()
 	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -88,10 +90,10 @@ func New(opts Options) (*Agent, error) {
 		if hasJudged(&report, err) {
 			a.explain(&report, leaks)
 		}
-		for _, f := range a.statuses.note(report, err, confs, notes) {
+		a.statuses.note(report, err, confs, notes)
+		for _, f := range a.noteNode(time.Now()) {
 			found.WithLabelValues(f.Word, f.Network).Add(float64(max(1, len(f.Items))))
 		}
-		a.noteNode(time.Now())
 		a.log(&report)
 		if !a.statuses.get().ready { // a hook that finds nothing reserved asks no source
 			a.reconciler.Trigger()
@@ -156,7 +158,7 @@ func (a *Agent) log(report *gc.Report) {
 	}
 	found := lines(a.statuses.get().found)
 	if len(found) > 0 && !slices.Equal(found, a.logged) {
-		a.opts.Passes.Logger.Info("A person should look at this node", "findings", found)
+		a.opts.Passes.Logger.Info("A person should look at this node", "findings", strings.Join(found, "; "))
 	}
 	a.logged = found
 }
@@ -178,7 +180,7 @@ func (a *Agent) hookEnded() {
 	a.statuses.hookEnded()
 	last := a.statuses.get()
 	if late := lines(a.overdue(&last, time.Now())); late != nil {
-		a.opts.Passes.Logger.Info("A person should look at this node", "findings", late)
+		a.opts.Passes.Logger.Info("A person should look at this node", "findings", strings.Join(late, "; "))
 	}
 }
 

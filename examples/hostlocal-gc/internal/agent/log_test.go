@@ -116,7 +116,10 @@ func TestLogOfFindings(t *testing.T) {
 	var away error
 	a, l := logging(t, leaks(t, 0), false, func(context.Context) ([]podsource.Pod, error) { return pods, away })
 	hook := errors.New("not up yet")
-	const finding = `"A person should look at this node" "findings"=`
+	const (
+		finding = `"A person should look at this node" "findings"="`
+		other   = `LEAKED: other: 1 address leaked in a network that is not named"`
+	)
 	for _, row := range []struct {
 		reason string
 		pods   []podsource.Pod
@@ -124,16 +127,16 @@ func TestLogOfFindings(t *testing.T) {
 		want   logged
 	}{
 		{"a source does not answer before the hook has ended", nil, hook, nil},
-		{"a source does not answer", nil, errors.New("no such socket"), logged{finding + `["UNKNOWN: no answer since the start: source 1"]`}},
+		{"a source does not answer", nil, errors.New("no such socket"), logged{finding + `UNKNOWN: no answer since the start: source 1"`}},
 		{"nor does it later", nil, errors.New("no such socket"), nil},
-		{"it does", livePod(), nil, nil},
+		{"it does, and finds a leak that no pass releases", livePod(), nil, logged{finding + other}},
 		{"an address is not in host-local's range, so another plugin gave it", livePod(netip.MustParseAddr("192.0.2.9")), nil, nil},
-		{"an address is not reserved", livePod(netip.MustParseAddr("10.0.0.9")), nil, logged{finding + `["UNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again"]`}},
+		{"an address is not reserved", livePod(netip.MustParseAddr("10.0.0.9")), nil, logged{finding + `UNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again; ` + other}},
 		{"it is not yet", livePod(netip.MustParseAddr("10.0.0.9")), nil, nil},
 		{"a refused pass does not repeat it", nil, errors.New("no such socket"), nil},
 		{"nor does the next one", livePod(netip.MustParseAddr("10.0.0.9")), nil, nil},
-		{"it is", livePod(), nil, nil},
-		{"it is lost again", livePod(netip.MustParseAddr("10.0.0.9")), nil, logged{finding + `["UNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again"]`}},
+		{"it is", livePod(), nil, logged{finding + other}},
+		{"it is lost again", livePod(netip.MustParseAddr("10.0.0.9")), nil, logged{finding + `UNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again; ` + other}},
 	} {
 		*l, pods, away = nil, row.pods, row.err
 		if !errors.Is(away, hook) {
@@ -146,6 +149,14 @@ func TestLogOfFindings(t *testing.T) {
 		}
 		if diff := cmp.Diff(row.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
+		}
+	}
+	away = errors.New("no such socket")
+	_, _ = a.reconciler.Reconcile(t.Context())
+	got := get(a, "/metrics").Body.String()
+	for _, of := range []string{`network="",word="UNKNOWN"`, `network="",word="UNRESERVED"`, `network="other",word="LEAKED"`} {
+		if !strings.Contains(got, "\nhostlocal_gc_findings{"+of+"} 1\n") {
+			t.Errorf("after a refused pass there is no metric of %s:\n%s", of, got)
 		}
 	}
 }

@@ -56,7 +56,9 @@ func running(t *testing.T, o Options) (a *Agent, log *cnitest.Log, hangup chan o
 
 // bare returns an agent that makes no passes.
 func bare(o Options) *Agent {
-	return &Agent{opts: o, statuses: newStatusStore(o.SourceNames), registry: prometheus.NewRegistry()}
+	a := &Agent{opts: o, registry: prometheus.NewRegistry()}
+	a.statuses = newStatusStore(&a.opts)
+	return a
 }
 
 // ask sends a request to all endpoints.

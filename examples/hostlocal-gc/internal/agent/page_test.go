@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
@@ -62,6 +64,8 @@ func TestPageSays(t *testing.T) {
 		return r
 	}
 	const longPath = "/var/lib/cni/results/podnet-0123456789abcdef0123456789abcdef-eth0"
+	conf := filepath.Join(t.TempDir(), "n.conf")
+	cnitest.Write(t, conf, `{"cniVersion":"1.0.0","name":"n","type":"bridge","ipam":{"type":"host-local","subnet":"10.0.0.0/30"}}`, 0)
 	asItIs := func(*gc.Report) {}
 	held := entry("10.0.0.2", "c", gc.ContainerLive)
 	held.Pod = &gc.Pod{Namespace: "ns", Name: "web", Source: "cri", Origin: "sandbox c"}
@@ -112,8 +116,13 @@ func TestPageSays(t *testing.T) {
 			[]string{"1 network, 1 reservation: 1 leaked.", "Dry run: nothing is released.", "no live pod has its container or its address"}, "<th>Pod</th>",
 		},
 		{
+			"a dry run keeps the range full", Options{CNIConf: []string{conf}, Passes: gc.Options{DryRun: true}}, report(asItIs, entry("10.0.0.2", "c", gc.Unowned)), nil,
+			[]string{`<div class="alert live"><b>FULL: n: 1 of 1 addresses reserved, all leaked.</b>`, "<p>Remove HOSTLOCAL_GC_DRY_RUN.</p>"}, "LEAKED",
+		},
+		{
 			"a leak in a network that is only read", Options{}, report(asItIs, held, other), nil,
-			[]string{"2 networks, 2 reservations", "<h2>other <small>only read", "its network is not among those to release in"}, "alert",
+			[]string{"2 networks, 2 reservations", "<h2>other <small>only read", "its network is not among those to release in",
+				`<div class="alert"><b>LEAKED: other: 1 address leaked in a network that is not named.</b>`}, "alert live",
 		},
 		{
 			"those with one reason are one line, and urgent ones come first", Options{},

@@ -14,7 +14,6 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // NodePath is where an agent serves its node's state, also beside its metrics.
@@ -55,41 +54,19 @@ type NodeNetwork struct {
 // nodeSchema is the version of the JSON.
 const nodeSchema = 1
 
-// noteNode is called after each pass. It notes since when findings exist, and forgets those that have ended.
-func (a *Agent) noteNode(now time.Time) {
+// noteNode is called after each pass, and returns the findings. It notes since when they exist, and forgets those that have
+// ended.
+func (a *Agent) noteNode(now time.Time) []diagnose.Finding {
 	last := a.statuses.get()
+	all := a.all(&last, now)
 	since := make(map[[2]string]time.Time)
-	for _, f := range a.nodeFindings(&last, now) {
+	for _, f := range all {
 		key := [2]string{f.Word, f.Network}
 		since[key] = cmp.Or(last.since[key], now)
 	}
 	a.statuses.mu.Lock()
 	defer a.statuses.mu.Unlock()
 	a.statuses.last.since = since
-}
-
-// nodeFindings returns all that the agent knows to be wrong. Other reports leave out leaks, which the next
-// pass releases: here are those that no pass will release.
-func (a *Agent) nodeFindings(s *status, now time.Time) []diagnose.Finding {
-	all := slices.Concat(s.found, a.ofAgent(s, now))
-	if s.passes == 0 {
-		all = append(all, diagnose.Finding{Word: diagnose.Unknown, Text: "no pass has ended yet"})
-	}
-	left := make(map[string]int)
-	for i := range s.shown.Reservations {
-		if e := &s.shown.Reservations[i]; e.Verdict == gc.Leaked && (a.opts.Passes.DryRun || e.Reason == gc.NetworkNotNamed) {
-			left[e.Network]++
-		}
-	}
-	for network, n := range left {
-		text := term.Count(n, "address") + " leaked, and kept in dry run"
-		if !slices.Contains(s.shown.Networks, network) {
-			text = term.Count(n, "address") + " leaked in a network that is not named"
-		}
-		all = append(all, diagnose.Finding{Word: diagnose.Leaked, Network: network, Text: text})
-	}
-	slices.SortFunc(all, func(a, b diagnose.Finding) int { return strings.Compare(a.Line(), b.Line()) })
-	diagnose.Sort(all) // stable
 	return all
 }
 
@@ -100,7 +77,7 @@ func (a *Agent) nodeState(now time.Time) NodeState {
 		SchemaVersion: nodeSchema, Node: a.opts.Node, Version: a.opts.Version, Configuration: a.opts.Configuration,
 		Word: diagnose.OK, LastPass: last.ended, Networks: []NodeNetwork{},
 	}
-	for _, f := range a.nodeFindings(&last, now) {
+	for _, f := range a.all(&last, now) {
 		since := cmp.Or(last.since[[2]string{f.Word, f.Network}], last.ended) // if no pass has ended since
 		state.Findings = append(state.Findings, NodeFound{f.Word, f.Network, nameless(f.Text), since})
 	}

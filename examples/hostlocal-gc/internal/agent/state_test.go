@@ -108,8 +108,15 @@ func TestNodeState(t *testing.T) {
 				time.Sleep(gc.DefaultInterval + passTime)
 			}
 			state, _ := nodeOf(t, a)
-			var got []string
-			for _, f := range state.Findings {
+			var got, words []string
+			for line := range strings.Lines(get(a, "/healthz").Body.String()) {
+				word, _, _ := strings.Cut(line, ":")
+				words = append(words, word)
+			}
+			for i, f := range state.Findings {
+				if i+1 >= len(words) || words[i+1] != f.Word {
+					t.Errorf("%s: health has %q, and not %s", row.reason, words, f.Word)
+				}
 				got = append(got, fmt.Sprintf("%s %s %.0f", f.Word, f.Network, f.Since.Sub(begin).Minutes()))
 			}
 			word := "OK"

@@ -38,10 +38,10 @@ type status struct {
 	judged, stale bool
 	causes        diagnose.Causes // of the leaks that were found and are still there, or were released last
 	released      map[string]released
-	confs         []cniconf.Network       // of --cni-conf
-	notes         []string                // why some could not be read
-	found         []diagnose.Finding      // after the last pass
-	sources       []string                // the user's names
+	confs         []cniconf.Network  // of --cni-conf
+	notes         []string           // why some could not be read
+	found         []diagnose.Finding // after the last pass
+	opts          *Options
 	answered      map[string]bool         // by name in reports: whether the source ever answered
 	hookOver      bool                    // the hook at the start has ended, well or not; never reset
 	since         map[[2]string]time.Time // since when findings exist, by word and network; never changed
@@ -54,13 +54,13 @@ type released struct {
 	last      time.Time
 }
 
-func newStatusStore(sources []string) *statusStore {
+func newStatusStore(opts *Options) *statusStore {
 	now := time.Now()
-	return &statusStore{since: now, last: status{ended: now, sources: sources, released: make(map[string]released), answered: make(map[string]bool)}}
+	return &statusStore{since: now, last: status{ended: now, opts: opts, released: make(map[string]released), answered: make(map[string]bool)}}
 }
 
-// note stores the result of a pass, and returns its findings.
-func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network, notes []string) []diagnose.Finding {
+// note stores the result of a pass.
+func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network, notes []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last.confs, s.last.notes = confs, notes
@@ -84,7 +84,6 @@ func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network,
 		s.last.ready = s.last.ready || report.Looks > 0
 	}
 	s.last.found = s.last.findings()
-	return s.last.found
 }
 
 // hasJudged reports whether a pass has judged reservations: it was not refused, and could list them.
@@ -108,10 +107,10 @@ func (s *statusStore) get() status {
 	return last
 }
 
-// findings returns what no pass settles and needs a person: of the node, and of the agent. A refused
-// pass ends no finding: it judged nothing.
+// findings returns what no pass settles and needs a person. A refused pass ends no finding: it judged
+// nothing.
 func (s *status) findings() []diagnose.Finding {
-	p := &diagnose.Place{Report: s.shown, Confs: s.confs, DirNamed: true}
+	p := &diagnose.Place{Report: s.shown, Confs: s.confs, DirNamed: true, DryRun: s.opts.Passes.DryRun}
 	if len(s.report.Networks) > 0 { // also a refused pass has seen the directories
 		p.Report.Missing, p.Report.DataDirMissing = s.report.Missing, s.report.DataDirMissing
 	}
@@ -120,13 +119,13 @@ func (s *status) findings() []diagnose.Finding {
 	}
 	p.Look()
 	all := slices.DeleteFunc(diagnose.Findings([]*diagnose.Place{p}), func(f diagnose.Finding) bool {
-		return f.Word == diagnose.OK || f.Word == diagnose.Leaked || f.Word == diagnose.Unknown
+		released := f.Word == diagnose.Leaked && !p.DryRun && slices.Contains(p.Report.Networks, f.Network) // by the next pass
+		return f.Word == diagnose.OK || f.Word == diagnose.Unknown || released
 	})
 	if silent := s.neverAnswered(); len(silent) > 0 {
 		all = append(all, diagnose.Finding{Word: diagnose.Unknown, Text: "no answer since the start: " + strings.Join(silent, ", "),
 			Do: "Is it up, is its socket mounted, and may the agent ask it?"})
 	}
-	diagnose.Sort(all)
 	return all
 }
 
@@ -140,14 +139,16 @@ func (s *status) neverAnswered() (names []string) {
 	}
 	slices.Sort(names)
 	if len(s.answered) == 0 && errors.Is(s.err, gc.ErrRefused) {
-		names = s.sources
+		names = s.opts.SourceNames
 	}
 	return names
 }
 
-// all returns the findings, and last those of the agent. Requests share found.
+// all returns all findings, gravest first. Requests share found.
 func (a *Agent) all(s *status, now time.Time) []diagnose.Finding {
-	return slices.Concat(s.found, a.ofAgent(s, now))
+	all := slices.Concat(s.found, a.ofAgent(s, now))
+	diagnose.Sort(all)
+	return all
 }
 
 // ofAgent returns the error of the last pass, and whether no pass has ended for long.
@@ -164,7 +165,11 @@ func (a *Agent) ofAgent(s *status, now time.Time) (all []diagnose.Finding) {
 		}
 		all = append(all, f)
 	}
-	return append(all, a.overdue(s, now)...)
+	late := a.overdue(s, now)
+	if late == nil && s.passes == 0 {
+		late = []diagnose.Finding{{Word: diagnose.Unknown, Text: "no pass has ended yet"}}
+	}
+	return append(all, late...)
 }
 
 // passTime is longer than a pass whose sources all hang.

@@ -7,6 +7,7 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -66,9 +67,9 @@ func (f Finding) Line() string {
 	return line
 }
 
-// Live reports whether live pods have lost their addresses, or may lose them.
+// Live reports whether live pods have lost their addresses, or may lose them, or new pods get none.
 func (f Finding) Live() bool {
-	return (f.Word == Missing || f.Word == Config) && f.Items != nil || slices.Contains([]string{Duplicate, Unreserved, Conflict}, f.Word)
+	return (f.Word == Missing || f.Word == Config) && f.Items != nil || slices.Contains([]string{Duplicate, Unreserved, Full, Conflict}, f.Word)
 }
 
 // Sort puts the gravest findings first. What is not known of one network is less grave than all that is
@@ -104,6 +105,8 @@ type Place struct {
 	// Command is the command with a placeholder %s for its name, and with the flags that make a pass
 	// judge as this one did, but for --network. Again is that of the check itself. The agent has neither.
 	Command, Again string
+	// DryRun says that an agent keeps what leaked.
+	DryRun bool
 	// Booted is when the node booted; zero if unknown.
 	Booted time.Time
 
@@ -122,6 +125,14 @@ func (p *Place) command(name, network string) string {
 	return run
 }
 
+// release says what releases a network's leaks, in text or as a command.
+func (p *Place) release(network string) (do, run string) {
+	if p.DryRun {
+		return "Remove HOSTLOCAL_GC_DRY_RUN.", ""
+	}
+	return "", p.command("release", network)
+}
+
 // Findings returns what is wrong in the places, gravest first. An address that is reserved in any of
 // them counts as reserved.
 func Findings(places []*Place) (all []Finding) {
@@ -136,6 +147,16 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 	unreserved := p.unreserved(places)
 	for _, n := range p.Report.Networks {
 		all = append(all, p.network(n, unreserved, places)...)
+	}
+	unnamed := make(map[string]int)
+	for i := range p.Report.Reservations {
+		if e := &p.Report.Reservations[i]; e.Reason == gc.NetworkNotNamed {
+			unnamed[e.Network]++
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(unnamed)) {
+		all = append(all, Finding{Word: Leaked, Network: name, Run: p.command("release", name), Do: "HOSTLOCAL_GC_NETWORK or --network names it.",
+			Text: plural(unnamed[name], "address", "addresses") + " leaked in a network that is not named"})
 	}
 	if n := len(p.Report.Duplicates); n > 0 {
 		var items []string
@@ -217,7 +238,9 @@ func (p *Place) network(name string, unreserved []string, places []*Place) (all 
 	case full:
 		all = append(all, p.full(c))
 	case c.n[leaked] > 0:
-		all = append(all, Finding{Word: Leaked, Network: name, Text: c.used() + c.parts(), Run: p.command("release", name)})
+		f := Finding{Word: Leaked, Network: name, Text: c.used() + c.parts()}
+		f.Do, f.Run = p.release(name)
+		all = append(all, f)
 	case c.n[foreign] > 0 && c.askable(&p.Report):
 		all = append(all, Finding{Word: Unknown, Network: name, Text: c.used() + c.parts(), Items: c.items, Do: c.ask(&p.Report)})
 	case c.size == 0 && c.reserved == 0 && (p.Unread != nil || !p.asked(name)): // nothing to say, or what a release left

@@ -54,6 +54,9 @@ func TestFindings(t *testing.T) {
 		{"beside an IPv6 subnet the IPv4 range is full", Place{Report: held(gc.ContainerLive, gc.Unowned), Confs: both}, "FULL",
 			"2 of 2 addresses reserved, 1 leaked, 1 in use"},
 		{"full, and none is leaked or in use", Place{Report: held(gc.TooYoung, gc.ForeignOwner), Confs: small}, "FULL", "1 young, 1 of owners"},
+		{"leaks in a network that is not named", Place{Confs: small, Report: with(held(gc.ContainerLive, gc.NetworkNotNamed), func(r *gc.Report) {
+			r.Reservations[1].Network = "other"
+		})}, "LEAKED OK", "other: 1 address leaked in a network that is not named"},
 		{"leaks, and the range is not known", Place{Report: held(gc.Unowned)}, "LEAKED", "1 reservation, all leaked"},
 		{"no leaks, and the range is not known", Place{Report: held(gc.ContainerLive)}, "UNKNOWN", "its range is not known"},
 		{"the user named a data directory that does not exist",
@@ -112,7 +115,7 @@ func TestFindings(t *testing.T) {
 			if n := len([]rune(f.Line())); n > 160 || strings.Contains(f.Text, "shop") {
 				t.Errorf("%s: %d characters, or a pod: %s", row.reason, n, f.Line())
 			}
-			if harmful := f.Word == Duplicate || f.Word == Unreserved || f.Word == Conflict || (f.Word == Missing || f.Word == Config) && f.Items != nil; f.Live() != harmful {
+			if harmful := f.Word == Duplicate || f.Word == Unreserved || f.Word == Full || f.Word == Conflict || (f.Word == Missing || f.Word == Config) && f.Items != nil; f.Live() != harmful {
 				t.Errorf("%s: of live pods? %v: %v", row.reason, f.Live(), f)
 			}
 		}

@@ -28,7 +28,7 @@ func (p *Place) full(c *tally) Finding {
 	}
 	switch largest {
 	case leaked:
-		f.Run = p.command("release", c.network)
+		f.Do, f.Run = p.release(c.network)
 	case beforeBoot:
 		f.Do = p.afterBoot()
 	case notReady:
