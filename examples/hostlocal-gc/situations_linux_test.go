@@ -225,7 +225,7 @@ func TestSituations(t *testing.T) {
 			must(t, os.WriteFile("/run/pods.json", []byte("["+strings.Join(pods, ",")+"]"), 0o600))
 		}, func(b *bed) { well(b); b.uptime = "2m" }, 3,
 			"FULL: podnet: 253 of 253 addresses reserved, all from before the boot",
-			[]string{"a second release with --memory, frees what leaked, in 7m", "With --source netns --source cnicache it is freed now"}},
+			[]string{"a second release, frees what leaked, in 7m", "--source netns --source cnicache may free it at once"}},
 		{"Antrea's list, and its own data directory", func(b *bed) {
 			b.conf("10-antrea.conflist", `"name": "antrea",`, "antrea", "")
 			b.reserve("/run/antrea/cni/networks/antrea", 20, 14)

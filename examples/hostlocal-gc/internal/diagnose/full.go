@@ -71,13 +71,13 @@ func in(r *gc.Report) string {
 	return ""
 }
 
-// afterBoot says when reservations from before the boot are freed, and by which sources at once.
+// afterBoot says when reservations from before the boot are freed, and by which sources perhaps at once.
 func (p *Place) afterBoot() string {
-	text := "The agent, or a second release with --memory, frees what leaked" + in(&p.Report) + " after the first pass saw it."
+	text := "The agent, or a second release, frees what leaked" + in(&p.Report) + " after the first pass saw it."
 	if asked(&p.Report, "netns") && asked(&p.Report, "cnicache") {
 		return text + " The CNI cache would free them now, but it proves nothing here: see its note."
 	}
-	return text + " With --source netns --source cnicache it is freed now."
+	return text + " --source netns --source cnicache may free it at once."
 }
 
 // each returns a command that runs another one for each item of a finding FULL.
