@@ -22,6 +22,15 @@ import (
 // at is a time of minutes after noon.
 func at(minutes int) time.Time { return time.Date(2025, 3, 1, 12, minutes, 0, 0, time.UTC) }
 
+// encoded writes a record of network1, as another process does.
+func encoded(t *testing.T, path string, r record) {
+	t.Helper()
+	r.Networks, r.Entries = []string{network1}, append([]Entry{}, r.Entries...)
+	content, err := encode(r)
+	must(t, err)
+	write(t, path, string(content))
+}
+
 // TestGapUntil: the gap of a record that was written at 12:50, and is read at 12:59.
 func TestGapUntil(t *testing.T) {
 	booted := at(49).Add(-clockTolerance)
@@ -186,9 +195,7 @@ func TestHazard52ClockIsSetAndTheAgentStartsAgain(t *testing.T) {
 		for starts := 1; starts <= 3; starts++ {
 			n, path := newNode(t), newPath(t)
 			n.Reserve(network1, "10.0.0.3", "x", row.reserved)
-			content, err := encode(record{Written: row.written, SinceBoot: boottime.Since() - ago, Gap: row.gap, Entries: []Entry{}})
-			must(t, err)
-			write(t, path, string(content))
+			encoded(t, path, record{Written: row.written, SinceBoot: boottime.Since() - ago, Gap: row.gap})
 			for range starts - 1 {
 				c := opened(t, path, served)
 				must(t, c.Add(entry("b", "10.0.0.4")), c.Close())
@@ -245,13 +252,31 @@ func rollback(t *testing.T, after time.Duration) {
 			n.Reserve(network1, "10.0.0.4", "leaked-meanwhile", -after)
 			n.Reserve(network1, "10.0.0.5", "leaked-before", 3*time.Hour)
 			closed, a := gap{at(1), at(1), at(0)}, entry("a", "10.0.0.2")
-			content, err := encode(record{Written: time.Now().Add(-2 * time.Hour), Gap: closed, Entries: []Entry{a}})
-			must(t, err)
 			path := newPath(t)
-			write(t, path, string(content))
+			encoded(t, path, record{Written: time.Now().Add(-2 * time.Hour), Gap: closed, Entries: []Entry{a}})
 			n.keeps("after the hook", row.source(t, opened(t, path, served)), row.left...)
 		})
 	}
+}
+
+// A network is added to the agent, or to a reader of its record: containers of another server may be attached there since ever.
+//
+// Guard: [record.Networks].
+func TestHazard51NetworkIsAdded(t *testing.T) {
+	n, path := newNode(t, "live-in-the-added-network"), newPath(t)
+	both := noLag
+	both.Networks = []string{"other", network1}
+	must(t, begun(t, path, Options{Networks: both.Networks[:1], Nested: true, Lag: 1}).Close())
+	n.keeps("a reader", reader(t, path, both), "10.0.0.2")
+	for range 2 {
+		c := opened(t, path, both)
+		must(t, c.Backfill(t.Context(), nil, nil)) // the runtime is silent
+		n.keeps("a writer", c, "10.0.0.2")
+		must(t, c.Close())
+	}
+	c := opened(t, path, both)
+	must(t, c.Backfill(t.Context(), noPods, nil))
+	n.keeps("after a Backfill", c)
 }
 
 // The writer writes until when the record was kept, with each change and when it is closed. The gap of the next writer begins

@@ -206,7 +206,7 @@ func (c *Checkpoint) change(doing string, update func(*state) (changed bool, err
 // commit writes a state. After an error the file may have it or not.
 func (c *Checkpoint) commit(doing string, s *state) error {
 	now, sinceBoot := time.Now(), boottime.Since()
-	r := record{c.bootID, now.Round(0).UTC(), sinceBoot, 0, s.gap, append([]Entry{}, s.sorted()...)}
+	r := record{c.bootID, c.networks, now.Round(0).UTC(), sinceBoot, 0, s.gap, append([]Entry{}, s.sorted()...)}
 	if !s.stepped.IsZero() {
 		r.Stepped = max(1, sinceBoot-now.Sub(s.stepped)) // one if the time since the boot is unknown
 	}

@@ -327,9 +327,9 @@ func TestRoundTrip(t *testing.T) {
 func TestFormat(t *testing.T) {
 	web := entry("ee3b0f0c", "10.0.0.2")
 	web.NetNS = NetNS{"/run/netns/web", 4026532001, 7}
-	content, err := encode(record{BootID: "5c7b9a1e", Written: web.Time, SinceBoot: time.Minute, Gap: gap{From: web.Time, To: web.Time},
-		Entries: []Entry{web, {Key: Key{network1, "ee3b0f0c", "net1"}, Time: web.Time, IPs: []netip.Addr{}}}})
-	const want = `{"format":"hostlocal-gc/attachments/4","crc32":1975487361,"record":{"bootID":"5c7b9a1e",` +
+	content, err := encode(record{BootID: "5c7b9a1e", Networks: []string{network1}, Written: web.Time, SinceBoot: time.Minute,
+		Gap: gap{From: web.Time, To: web.Time}, Entries: []Entry{web, {Key: Key{network1, "ee3b0f0c", "net1"}, Time: web.Time, IPs: []netip.Addr{}}}})
+	const want = `{"format":"hostlocal-gc/attachments/5","crc32":1198242637,"record":{"bootID":"5c7b9a1e","networks":["podnet"],` +
 		`"written":"2025-03-01T12:00:00.000000005Z","sinceBoot":60000000000,` +
 		`"gap":{"from":"2025-03-01T12:00:00.000000005Z","to":"2025-03-01T12:00:00.000000005Z"},"attachments":[` +
 		`{"network":"podnet","containerID":"ee3b0f0c","ifName":"eth0","ips":["10.0.0.2"],` +
@@ -562,7 +562,7 @@ func TestHazard26RecordUnknownOrDamaged(t *testing.T) {
 		is              error
 		says            string
 	}{
-		{"the next version", withChecksum("hostlocal-gc/attachments/5", `{"bootID":"","attachments":[]}`), ErrVersion, "attachments/5"},
+		{"the next version", withChecksum("hostlocal-gc/attachments/6", `{"bootID":"","attachments":[]}`), ErrVersion, "attachments/6"},
 		{"no format, and the rest is right", strings.Replace(of(a), "format", "other", 1), ErrCorrupt, "format"},
 		{"empty, as after a power loss", "", ErrCorrupt, "end of JSON"},
 		{"zeros, as after a power loss", strings.Repeat("\x00", 512), ErrCorrupt, "invalid character"},

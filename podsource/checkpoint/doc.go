@@ -61,7 +61,7 @@
 //     Union would have listed their containers, [Checkpoint.Backfill] has asked a runtime, or
 //     the node boots. The record can't notice a rollback, so this is all time since its last
 //     change, or since it was closed. It is one time, the gap: of an earlier one that was not
-//     closed it is the rest, too.
+//     closed it is the rest, too. If a network is added to Options.Networks, it is all time.
 //   - Containers that the source of a Backfill does not list, such as containers of nerdctl
 //     beside a runtime. For reservations of the time before the Backfill the record speaks only
 //     of the source's kind of containers (hazard 49).

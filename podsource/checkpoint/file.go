@@ -12,13 +12,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/boottime"
 )
 
 // Format is the format of the files that this package reads and writes.
-const Format = "hostlocal-gc/attachments/4"
+const Format = "hostlocal-gc/attachments/5"
 
 // ErrVersion is returned, wrapped, if a file has another format than [Format].
 var ErrVersion = errors.New("record of attachments has an unknown format")
@@ -37,6 +38,8 @@ type document struct {
 // A record is the content of a document.
 type record struct {
 	BootID string `json:"bootID"`
+	// Networks are Options.Networks of its writer.
+	Networks []string `json:"networks"`
 	// Written is the wall clock when it was written, and SinceBoot the time since the
 	// boot, zero if unknown.
 	Written   time.Time     `json:"written"`
@@ -104,9 +107,9 @@ func resolve(path string) (string, error) {
 	return filepath.Join(dir, filepath.Base(path)), err
 }
 
-// load returns the state of the file, as of now: a record of another boot of the node is empty.
-// Its gap ends after lag, zero being never. If there is no file, the error is fs.ErrNotExist, and
-// the state that of a new record.
+// load returns the state of the file, as of now: a record of another boot of the node is empty. If
+// it was not kept of one of the networks, its gap has no beginning. The gap ends after lag, zero
+// being never. If there is no file, the error is fs.ErrNotExist, and the state that of a new record.
 func (p place) load(lag time.Duration) (*state, error) {
 	var r *record
 	content, err := os.ReadFile(p.path)
@@ -122,6 +125,8 @@ func (p place) load(lag time.Duration) (*state, error) {
 	}
 	if r.BootID != p.bootID && r.BootID != "" && p.bootID != "" { // an unknown boot ID does not mean another boot
 		r = emptySince(now, sinceBoot)
+	} else if slices.ContainsFunc(p.networks, func(n string) bool { return !slices.Contains(r.Networks, n) }) {
+		r.Gap = gap{To: r.Gap.To} // another server may have attached its containers at any time
 	}
 	s.gap, s.stepped = r.gapUntil(lag, now, sinceBoot)
 	for _, e := range r.Entries {

@@ -24,7 +24,8 @@ const DefaultLag = 7 * time.Minute
 // Options are the options of [Open] and [New]. Networks is required.
 type Options struct {
 	// Networks are the networks in which the agent serves every ADD. The record speaks
-	// of these networks and of no other. There must be at least one.
+	// of these networks and of no other. There must be at least one. If the record was not
+	// kept of one of them, it does not speak of what is reserved, until a Backfill or a boot.
 	Networks []string
 	// BootID identifies the current boot of the node. A record of another boot is
 	// empty. Zero is the kernel's, /proc/sys/kernel/random/boot_id. Where that can't be
