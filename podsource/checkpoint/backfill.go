@@ -26,8 +26,9 @@ import (
 // attachmentsOf is called for each pod, also if several entries of a [podsource.Union]
 // are the same pod. It is not called for pods in the node's network, nor for pods that
 // have been finished for five minutes, which have no attachment any more (hazard 61).
-// Entries that are already recorded do not change, and entries that are removed
-// meanwhile are not added.
+// Entries that are already recorded do not change, except those whose namespace is not at its
+// path: their container may have been attached again. Entries that are removed meanwhile are not
+// added.
 //
 // If the source, or a member of it that is not supplementary, lists no pods except
 // those that have been finished for five minutes, it must declare that it is
@@ -67,7 +68,9 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, atta
 			}
 		}
 		for _, e := range f.entries {
-			if _, found := s.entries[e.Key]; !found && !c.removed[e.Key] {
+			old, found := s.entries[e.Key]
+			gone := old.NetNS.Inode != 0 && !old.NetNS.Present() // its container may be attached again in another one
+			if (!found || gone) && !c.removed[e.Key] {
 				s.entries[e.Key] = e
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
@@ -226,6 +227,26 @@ func TestHazard92PathIsGone(t *testing.T) {
 			n.keeps("ended", c, "10.0.0.3")
 		})
 	}
+}
+
+// A version without a record detached a container and attached it again, with the same ID and in a new namespace, as nerdctl and
+// podman do. The recorded attachment has ended, and the new one is kept.
+//
+// Guard: [Checkpoint.Backfill] replaces an entry whose namespace is not at its path.
+func TestHazard51SameIDAgain(t *testing.T) {
+	dir := inNamespaces(t)
+	if dir == "" {
+		return
+	}
+	startContainer(t)
+	path := filepath.Join(dir, "ns")
+	mountNS(t, path)()
+	n, c := newNode(t, "left"), begun(t, newPath(t), noLag, attachedTo("c", "10.0.0.9", path))
+	unmount(t, path)
+	n.Reserve(network1, "10.0.0.3", "c", time.Hour)
+	set(c, 0, gap{From: time.Now().Add(-2 * time.Hour), To: time.Now()}, time.Time{})
+	must(t, c.Backfill(t.Context(), answers(runtimeOf("c")), by(map[string]string{"c": "10.0.0.3"})))
+	n.keeps("after the hook", c, "10.0.0.3")
 }
 
 // An entry has ended only if its namespace is known, and is shown nowhere. The kernel uses the number of a namespace again, whose
