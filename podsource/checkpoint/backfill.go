@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"time"
 
@@ -27,8 +28,9 @@ import (
 // are the same pod. It is not called for pods in the node's network, nor for pods that
 // have been finished for five minutes, which have no attachment any more (hazard 61).
 // Entries that are already recorded do not change, except those whose namespace is not at its
-// path: their container may have been attached again. Entries that are removed meanwhile are not
-// added.
+// path: their container may have been attached again. Entries without a path, as other Backfills
+// add them, are removed once the source must list their containers and does not. Entries that are
+// removed meanwhile are not added.
 //
 // If the source, or a member of it that is not supplementary, lists no pods except
 // those that have been finished for five minutes, it must declare that it is
@@ -53,7 +55,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, atta
 	if s := c.state.Load(); !s.gap.has(s.gap.From) {
 		return fmt.Errorf("%s: %w", doing, fs.ErrExist)
 	}
-	f := backfill{attachmentsOf: attachmentsOf, lag: c.lag, asked: time.Now()}
+	f := backfill{attachmentsOf: attachmentsOf, lag: c.lag, asked: time.Now(), listed: make(map[string]bool)}
 	if err := f.ask(ctx, source, c.networks); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
@@ -66,6 +68,9 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, atta
 			if f.kind == podsource.AnyContainer {
 				s.gap.Others = latest(s.gap.Others, f.before.Round(0))
 			}
+			maps.DeleteFunc(s.entries, func(k Key, e Entry) bool { // else its container would be listed
+				return e.NetNS.Path == "" && !f.listed[k.ContainerID] && f.kind.Has(k.ContainerID) && e.Time.Before(f.before)
+			})
 		}
 		for _, e := range f.entries {
 			old, found := s.entries[e.Key]
@@ -84,6 +89,7 @@ type backfill struct {
 	lag           time.Duration // Options.Lag
 	asked         time.Time
 	entries       []Entry
+	listed        map[string]bool // the containers of the source's pods, and of entries
 
 	// The source lists all containers of this kind whose address was
 	// reserved before this time.
@@ -168,10 +174,14 @@ func (f *backfill) add(p podsource.Pod) error {
 	if len(entries) == 0 && len(p.ContainerIDs) == 0 && (len(p.IPs) == 0 || p.MoreIPs) && !p.HasFinished() { // it is starting
 		f.notListedSince(p.StartedAt)
 	}
+	for _, id := range p.ContainerIDs {
+		f.listed[id] = true // also without an attachment, as if its reservation can't be read
+	}
 	for _, e := range entries {
 		if err := e.normalize(); err != nil {
 			return err
 		}
+		f.listed[e.ContainerID] = true
 		f.entries = append(f.entries, e)
 	}
 	return nil

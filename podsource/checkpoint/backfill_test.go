@@ -527,7 +527,7 @@ func TestBackfillOfKinds(t *testing.T) {
 		{"any in a supplementary one", []podsource.Answer{in("n", any), in("m", 0),
 			{Networks: every, Names: any, Supplementary: true}}, sandboxes},
 	} {
-		f := backfill{attachmentsOf: by(nil), asked: time.Now()}
+		f := backfill{attachmentsOf: by(nil), asked: time.Now(), listed: make(map[string]bool)}
 		must(t, f.ask(t.Context(), answers(row.members...), []string{"n", "m"}))
 		check(t, f.kind == row.want, "%s: got %v, want %v", row.reason, f.kind, row.want)
 	}
@@ -544,8 +544,47 @@ func TestBackfillWhileServing(t *testing.T) {
 	must(t, c.Backfill(t.Context(), source, ips))
 	same(t, "recorded", []string{"10.0.0.2", "10.0.0.3", "10.0.0.99"}, recorded(c))
 	check(t, c.removed == nil, "removed keys that are left: %v", c.removed)
-	must(t, c.Remove(key("removed")), c.Backfill(t.Context(), answers(runtimeOf("removed")), ips))
+	must(t, c.Remove(key("removed")), c.Backfill(t.Context(), answers(runtimeOf("a", "new", "missed", "removed")), ips))
 	same(t, "after a removal before it", []string{"10.0.0.2", "10.0.0.3", "10.0.0.98", "10.0.0.99"}, recorded(c))
+}
+
+// After a boot a runtime lists sandboxes of before it until kubelet removes them. They are recorded, without a namespace, and go when
+// it does not list them any more. What the source may not list stays.
+//
+// Guard: the conditions of [maps.DeleteFunc] in [Checkpoint.Backfill].
+func TestHazard110NoLongerListed(t *testing.T) {
+	sandbox, now := strings.Repeat("5a", 32), time.Now()
+	of := func(id string, at time.Time) Entry { return Entry{Key: key(id), Time: at} }
+	attached := of(sandbox, now.Add(-time.Hour))
+	attached.NetNS.Path = "/not/readable/here"
+	for _, row := range []struct {
+		reason  string
+		entry   Entry
+		stepped time.Time // when the clock was set
+		list    string
+		stays   bool
+	}{
+		{"not listed any more", of(sandbox, now.Add(-time.Hour)), time.Time{}, "other", false},
+		{"listed", of(sandbox, now.Add(-time.Hour)), time.Time{}, sandbox, true},
+		{"listed by its address", of(sandbox, now.Add(-time.Hour)), time.Time{}, "", true},
+		{"it may not be listed yet", of(sandbox, now.Add(-DefaultLag+time.Minute)), time.Time{}, "other", true},
+		{"the clock was set, so its time does not tell", of(sandbox, now.Add(-time.Hour)), now, "other", true},
+		{"of nerdctl, which the runtime does not list", of("default-"+sandbox, now.Add(-time.Hour)), time.Time{}, "other", true},
+		{"of this agent", attached, time.Time{}, "other", true},
+	} {
+		c := begun(t, newPath(t), served, row.entry)
+		set(c, 0, c.state.Load().gap, row.stepped)
+		cri := runtimeOf(row.list)
+		cri.Names = podsource.SandboxContainers
+		must(t, c.Backfill(t.Context(), answers(cri), func(p podsource.Pod) (of []Entry, err error) {
+			if p.ContainerIDs[0] == "" { // of this pod it is known otherwise
+				of = append(of, Entry{Key: key(sandbox)})
+			}
+			return of, nil
+		}))
+		got, stays := c.Get(row.entry.Key)
+		check(t, stays == row.stays && (!stays || got.Time.Equal(row.entry.Time)), "%s: recorded: %t, %v", row.reason, stays, got)
+	}
 }
 
 // TestBackfillEnds: a later Backfill opens no gap again, also if its context has ended or its source lists less. Without a gap the

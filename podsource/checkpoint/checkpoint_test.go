@@ -94,7 +94,9 @@ func by(ips map[string]string) func(podsource.Pod) ([]Entry, error) {
 	return func(p podsource.Pod) (of []Entry, err error) {
 		for _, id := range p.ContainerIDs {
 			if ip, ok := ips[id]; ok {
-				of = append(of, entry(id, ip))
+				e := entry(id, ip)
+				e.Time = time.Time{} // now
+				of = append(of, e)
 			}
 		}
 		return of, nil

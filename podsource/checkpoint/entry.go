@@ -40,9 +40,9 @@ type Entry struct {
 	Pod types.NamespacedName `json:"pod,omitzero"`
 	UID types.UID            `json:"uid,omitempty"`
 	// NetNS is the network namespace. If only its Path is set (CNI_NETNS), Add sets
-	// the other fields.
+	// the other fields. Without a path a Backfill removes what its source does not list.
 	NetNS NetNS `json:"netns,omitzero"`
-	// Time is when the attachment was complete, for people. Zero is the time of Add.
+	// Time is when the attachment was complete, or later. Zero is the time of Add.
 	Time time.Time `json:"time"`
 }
 
