@@ -113,7 +113,7 @@ func TestSourceThatNeverAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := run(t, n.dir, nil, "show", "10.244.1.2", "--data-dir", "networks", "--source", "file:pipe", "--timeout", "100ms")
-	if shown.status != statusError || strings.Contains(shown.stdout, "neither") {
+	if shown.status != statusError || strings.Contains(shown.stdout, "no live entry") {
 		t.Errorf("exit status %d: %s%s", shown.status, shown.stdout, shown.stderr)
 	}
 }

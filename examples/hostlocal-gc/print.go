@@ -134,7 +134,8 @@ func (a *app) sentence(r *result, v view) string {
 // lockTime says how long ADDs may have waited.
 func lockTime(r *gc.Report) string {
 	if r.LockHeld == 0 {
-		return " The plugin's lock was not needed."
+		untried := slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool { return e.Reason == gc.NotTried })
+		return map[bool]string{true: " The plugin's lock was not taken.", false: " The plugin's lock was not needed."}[untried]
 	}
 	return fmt.Sprintf(" The plugin's lock was held for %s, at most %s at a time.",
 		r.LockHeld.Round(time.Microsecond), r.LongestHold.Round(time.Microsecond))
@@ -162,9 +163,10 @@ func (a *app) nextCheck(r *gc.Report, released bool) string {
 	} else if waits == 0 && seen > 0 && !released {
 		return fmt.Sprintf(" The wait of %s begins with a release, which notes them in %s.", term.Count(seen, "reservation"), file)
 	}
-	oldest := gc.SourceReport{AsOf: r.Started.Add(-time.Minute)}
+	oldest := gc.SourceReport{AsOf: r.Started}
 	for _, s := range r.Sources {
-		if !s.AsOf.IsZero() && s.AsOf.Before(oldest.AsOf) {
+		old := s.Name == "file" || s.AsOf.Before(r.Started.Add(-time.Minute))
+		if old && !s.AsOf.IsZero() && s.AsOf.Before(oldest.AsOf) {
 			oldest = s
 		}
 	}

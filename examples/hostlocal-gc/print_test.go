@@ -5,8 +5,6 @@ package main
 import (
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -17,6 +15,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 // Tables cut IDs. The summary is the last line.
@@ -30,7 +29,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("the head is not %q, or the ID is not cut:\n%s", head, got.stdout)
 	}
 	want := []string{"Sources: file (3 entries).", "", "Causes: 1 torn (file or cache entry cut short), 1 unknown.",
-		"podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. A second pass is worthwhile in "}
+		"podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. Ages are taken at the date of file ("}
 	for i, last := range lines[len(lines)-len(want):] {
 		if !strings.HasPrefix(last, want[i]) {
 			t.Errorf("%q does not begin with %q", last, want[i])
@@ -59,19 +58,31 @@ func TestColoursAndWidth(t *testing.T) {
 	}
 }
 
-// A second pass with a list that stays old would release nothing more, so its time is not printed.
-func TestSecondPassNeedsANewList(t *testing.T) {
-	n, _ := every(t)
-	n.put("newer.json", `[{"uid":"u","ips":["10.244.1.99"]}]`)
-	for file, age := range map[string]time.Duration{"newer.json": time.Hour, "pods.json": 2 * time.Hour} {
-		then := time.Now().Add(-age)
-		if err := os.Chtimes(filepath.Join(n.dir, file), then, then); err != nil {
-			t.Fatal(err)
-		}
+// When ADDs waited, and when a second pass is worthwhile. With a list that stays old it would release nothing more.
+func TestLockTimeAndNextCheck(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	source := func(name string, age time.Duration) gc.SourceReport {
+		return gc.SourceReport{Name: name, AsOf: now.Add(-age)}
 	}
-	got := run(t, n.dir, nil, "plan", "--data-dir", "networks", "--source", "file:newer.json", "--source", "file:pods.json")
-	if want := " Ages are taken at the date of file (2h ago): make it again before a second pass.\n"; !strings.HasSuffix(got.stdout, want) {
-		t.Errorf("the output does not end with %q:\n%s", want, got.stdout)
+	for _, row := range []struct {
+		reason  string
+		why     gc.Reason
+		sources []gc.SourceReport
+		want    string
+	}{
+		{"a list that is made anew", gc.TooYoung, []gc.SourceReport{source("kubelet", 59*time.Second), {Name: "netns"}},
+			"needed. A second pass is worthwhile in 7m."},
+		{"the lock could not be had", gc.NotTried, nil, "taken. A second pass is worthwhile in 7m."},
+		{"a file, however new", gc.TooYoung, []gc.SourceReport{source("file", time.Second)},
+			"needed. Ages are taken at the date of file (1s ago): make it again before a second pass."},
+		{"the oldest counts", gc.TooYoung, []gc.SourceReport{source("file", time.Hour), source("checkpoint", 2*time.Hour), source("file", 0)},
+			"needed. Ages are taken at the date of checkpoint (2h ago): make it again before a second pass."},
+	} {
+		r := &gc.Report{Started: now, NextCheck: now.Add(7 * time.Minute), Sources: row.sources,
+			Reservations: []gc.Entry{{Reservation: &hostlocal.Reservation{}, Reason: row.why}}}
+		if got := lockTime(r) + new(app).nextCheck(r, true); got != " The plugin's lock was not "+row.want {
+			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
+		}
 	}
 }
 

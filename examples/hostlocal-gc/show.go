@@ -129,6 +129,9 @@ func (a *app) describe(out *strings.Builder, r *result, e *gc.Entry, recorded *r
 	if e.Pod != nil {
 		rows = append(rows, []term.Cell{{Text: "pod"}, {Text: diagnose.PodName(e.Pod)}})
 	}
+	if c := r.causes.Of(e); c != "" {
+		rows = append(rows, []term.Cell{{Text: "cause"}, {Text: fmt.Sprintf("%s (%s)", c, c.Text())}})
+	}
 	for i := range r.Reservations {
 		if s := &r.Reservations[i]; s != e && e.Owner == hostlocal.Owned && s.ContainerID == e.ContainerID {
 			rows = append(rows, []term.Cell{{Text: "also has"}, {Text: fmt.Sprintf("%v in network %s, %s", s.IP, s.Network, s.Verdict)}})
@@ -166,7 +169,7 @@ func (a *app) said(recorded *recorder, ip netip.Addr, containerID string) (rows 
 			rows = append(rows, []term.Cell{{Text: m.Source}, {Text: podText(p) + " " + strings.Join(what, " and ")}})
 		}
 		if len(rows) == before {
-			rows = append(rows, []term.Cell{{Text: m.Source}, {Text: "neither the address nor the container", Style: term.Dim}})
+			rows = append(rows, []term.Cell{{Text: m.Source}, {Text: "no live entry has the address or the container", Style: term.Dim}})
 		}
 	}
 	return rows
@@ -174,15 +177,12 @@ func (a *app) said(recorded *recorder, ip netip.Addr, containerID string) (rows 
 
 // podText names an entry of a source.
 func podText(p *podsource.Pod) string {
-	name := p.Origin
+	name := cmp.Or(p.Origin, "an entry without a name")
 	if p.Name != "" {
 		name = p.Namespace + "/" + p.Name
 	}
 	if p.HasFinished() {
 		name += ", which has finished,"
-	}
-	if name == "" {
-		name = "an entry without a name"
 	}
 	return name
 }

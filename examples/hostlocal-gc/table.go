@@ -86,19 +86,16 @@ func (a *app) fold(r *result, entries []*gc.Entry) (few []*gc.Entry, more string
 	var out strings.Builder
 	for _, e := range entries {
 		k := kind{e.Reason, e.Pod != nil}
-		left := all[k] - fewRows
-		if seen[k]++; seen[k] <= fewRows || left == 1 { // the line that counts would be as long as the row
+		seen[k]++
+		switch what := ""; {
+		case seen[k] <= fewRows || all[k] == fewRows+1: // the line that counts would be as long as the row
 			few = append(few, e)
-			continue
+		case seen[k] == fewRows+1:
+			if r.judged {
+				what = fmt.Sprintf(" %s: %s", e.Verdict, e.Reason)
+			}
+			fmt.Fprintln(&out, a.screen.Fold(fmt.Sprintf("... %d more%s (-o json has all)", all[k]-fewRows, what)))
 		}
-		if seen[k] > fewRows+1 {
-			continue
-		}
-		what := ""
-		if r.judged {
-			what = fmt.Sprintf(" %s: %s", e.Verdict, e.Reason)
-		}
-		fmt.Fprintln(&out, a.screen.Fold(fmt.Sprintf("... %d more%s (-o json has all)", left, what)))
 	}
 	return few, out.String()
 }
