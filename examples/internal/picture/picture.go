@@ -166,11 +166,10 @@ func (p *Panel) summary(guessed bool) string {
 // notes are the lines under a panel of which n addresses make a row.
 func (p *Panel) notes(guessed bool, n int) []string {
 	notes := []string{p.summary(guessed)}
-	if p.Range.Size() >= maxCells {
-		notes = append(notes, "Rows in which nothing is reserved are not drawn.")
-	}
 	if _, left := p.rows(n); left > 0 {
-		notes = append(notes, fmt.Sprintf("Nor are %s in which nothing is worse.", term.Count(left, "other row")))
+		notes = append(notes, fmt.Sprintf("Not drawn: %s, none of them worse.", term.Count(left, "more row")))
+	} else if p.Range.Size() >= maxCells {
+		notes = append(notes, "Rows in which nothing is reserved are not drawn.")
 	}
 	return notes
 }

@@ -115,6 +115,9 @@ func TestDraw(t *testing.T) {
 	if len(rows) != 16 || left != 2048-16 || rows[0] != ip("10.0.0.0") || rows[3] != ip("10.0.0.96") || rows[15] != ip("10.0.234.96") {
 		t.Errorf("of more rows than fit, the worst are drawn in their order: %v, and %d are not", rows, left)
 	}
+	if notes := p.Panels[0].notes(false, 32); !slices.Equal(notes[1:], []string{"Not drawn: 2032 more rows, none of them worse."}) {
+		t.Errorf("the notes are %q", notes)
+	}
 }
 
 func example() []Picture {
