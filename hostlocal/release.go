@@ -162,7 +162,7 @@ func (w *releaser) join(all []*queue) error {
 	for _, q := range all {
 		if q.err != nil {
 			path := filepath.Join(w.store.dataDir, q.network)
-			errs = append(errs, fmt.Errorf("releasing reservations in %s, with %d not tried: %w", path, len(q.left), q.err))
+			errs = append(errs, fmt.Errorf("removing files in %s, with %d not tried: %w", path, len(q.left), q.err))
 		}
 	}
 	errs = append(errs, slices.DeleteFunc(slices.Clone(w.Errs), func(err error) bool { return err == nil })...)
