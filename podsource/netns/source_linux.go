@@ -164,7 +164,9 @@ func (s *scan) checkNested() {
 		case mounts != own:
 			return
 		case parent == "0" || parent == "1": // 0 is outside the PID namespace
-			s.err = fmt.Errorf("%w (not read: %q)", errOwnProcess1, slices.Sorted(maps.Keys(s.late))) // one of these may show it
+			if s.err = errOwnProcess1; len(s.late) > 0 { // one of these may show it
+				s.err = fmt.Errorf("%w (not read: %q)", s.err, slices.Sorted(maps.Keys(s.late)))
+			}
 		}
 		pid = parent
 	}
