@@ -49,7 +49,6 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	f.network(c, "release in the network of this `NAME`, which need not have a directory yet (repeatable, required). The sources must know its containers. "+
 		"* means all networks that have a directory, now or later, and beside named sources needs --source netns")
 	f.log(c, 0, "log up to this `LEVEL`: 0 releases, errors and news, 1 each pass, 2 also what was kept though no pod has it, 4 everything")
-	f.judge(c)
 	f.ranges(c)
 	p := c.Flags()
 	p.DurationVar(&f.interval, "interval", gc.DefaultInterval, "the longest pause between passes; one comes earlier if it may release something")
@@ -59,6 +58,7 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	p.StringVar(&f.metricsListen, "metrics-listen", "", "also serve the endpoints that name no pod: /metrics, /healthz, /readyz and /node, at this `HOST:PORT`")
 	p.StringVar(&f.logFormat, "log-format", logs.Text, "`FORMAT` of the log: text (key=value) or json")
 	_ = c.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions(logs.Formats(), cobra.ShellCompDirectiveNoFileComp))
+	f.judge(c)
 	return c
 }
 

@@ -69,8 +69,8 @@ Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
   hostlocal-gc check --network podnet --range 10.244.1.0/24 --source cri`,
 		Args: noArgs,
 	}
-	a.flags.pass(c)
 	a.flags.confs(c)
+	a.flags.pass(c)
 	c.RunE = work(func(ctx context.Context) error {
 		return a.check(ctx, c.Flags())
 	})

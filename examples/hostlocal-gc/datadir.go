@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,7 +32,8 @@ func (a *app) dataDir() (*hostlocal.Store, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if len(names) == 0 && isNetwork(dir) {
+	last, _ := filepath.Glob(filepath.Join(dir, "last_reserved_ip*")) // an error is about the pattern
+	if len(names) == 0 && len(last) > 0 {
 		return nil, nil, fmt.Errorf("data dir %s is itself a network's directory; the data dir is the directory above it", dir)
 	}
 	return store, names, nil
@@ -42,9 +44,7 @@ func (a *app) asked(names []string) []string {
 	if len(a.flags.networks) == 0 || a.flags.allNetworks() {
 		return names
 	}
-	asked := slices.Clone(a.flags.networks)
-	slices.Sort(asked)
-	return slices.Compact(asked)
+	return slices.Compact(slices.Sorted(slices.Values(a.flags.networks)))
 }
 
 // checkNetworks returns an error for each requested network without a directory, since a person may
@@ -52,27 +52,24 @@ func (a *app) asked(names []string) []string {
 // have a directory.
 func (a *app) checkNetworks(networks, names []string) error {
 	var errs []error
-	for _, n := range missing(networks, names) {
-		errs = append(errs, fmt.Errorf("network %q has no directory in %s; %s", n, a.flags.dataDir, existing(names)))
+	for _, n := range networks {
+		if !slices.Contains(names, n) {
+			errs = append(errs, fmt.Errorf("network %q has no directory in %s; %s", n, a.flags.dataDir, existing(names)))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// missing returns the networks that are not among names.
-func missing(networks, names []string) []string {
-	return slices.DeleteFunc(slices.Clone(networks), func(n string) bool { return slices.Contains(names, n) })
-}
-
-// isNetwork reports whether dir contains what host-local writes into a network's directory.
-func isNetwork(dir string) bool {
-	found, _ := filepath.Glob(filepath.Join(dir, "last_reserved_ip*")) // an error is about the pattern
-	return len(found) > 0
+// unnamed returns an error that lists the networks of which --network must name some.
+func (a *app) unnamed(why string) error {
+	_, names, err := a.dataDir()
+	if err == nil {
+		err = fmt.Errorf("%s: %s", a.flags.dataDir, existing(names))
+	}
+	return usagef("a --network is missing: %s (%w)", why, err)
 }
 
 // existing lists the networks that exist.
 func existing(names []string) string {
-	if len(names) == 0 {
-		return "it holds no network"
-	}
-	return "it holds " + term.Few(names, 20)
+	return "it holds " + cmp.Or(term.Few(names, 20), "no network")
 }

@@ -78,9 +78,9 @@ func (f *flags) data(c *cobra.Command) {
 // pass adds the flags of a command that makes one pass and prints the result.
 func (f *flags) pass(c *cobra.Command) {
 	f.data(c)
+	f.output(c)
 	f.judge(c)
 	f.others(c)
-	f.output(c)
 }
 
 // network adds --data-dir and --network.
@@ -109,8 +109,10 @@ func (f *flags) log(c *cobra.Command, level int, usage string) {
 	c.Flags().IntVarP(&f.verbose, "verbose", "v", level, usage)
 }
 
-// judge adds the flags that control how reservations are judged.
+// judge adds the flags that control how reservations are judged. Help shows flags in the order in which they are added, so this is called
+// last: what removes a protection is not what people should read first.
 func (f *flags) judge(c *cobra.Command) {
+	c.Flags().SortFlags = false
 	c.Flags().StringArrayVar(&f.sources, "source", nil,
 		"which pods live here, as `KIND[:ARG]` (repeatable, united; default what a usual node has): "+strings.Join(source.Forms(), ", ")+"; see help sources")
 	c.Flags().StringVar(&f.node, "node", "", "`NAME` of this node in Kubernetes (default: $NODE_NAME, or else the host's name)")
@@ -125,9 +127,9 @@ func (f *flags) judge(c *cobra.Command) {
 		"age after which a starting pod no longer keeps a reservation, if a source would have named its container by then; at least 2T+10m (default 2T+10m)")
 	c.Flags().StringVar(&f.memory, "memory", "",
 		"`FILE` with the time at which each reservation was first seen, and steps of the clock, for the next pass (default "+usualMemory+"; none for no file)")
-	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "accept an answer without any pod")
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
 		"refuse a list of pods or sandboxes without this pod, as `NS/NAME` (repeatable): a pod that certainly runs here")
+	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "accept an answer without any pod")
 	_ = c.MarkFlagFilename("kubeconfig")
 	_ = c.RegisterFlagCompletionFunc("source", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return source.Completions(), cobra.ShellCompDirectiveNoSpace
@@ -185,10 +187,8 @@ func (f *flags) check() error {
 			return usagef("--network %q is not the name of a network", name)
 		}
 	}
-	for _, prefix := range f.foreign {
-		if prefix == "" {
-			return usagef("--allow-foreign is empty")
-		}
+	if slices.Contains(f.foreign, "") {
+		return usagef("--allow-foreign is empty")
 	}
 	return nil
 }

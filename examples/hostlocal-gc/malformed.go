@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -38,12 +39,12 @@ the plugin's lock, if
 		Args: noArgs,
 	}
 	a.flags.data(c)
-	a.flags.judge(c)
 	c.Flags().BoolVar(&a.flags.yes, flagYes, false, "remove them; no variable sets this")
+	a.flags.judge(c)
 	c.RunE = work(func(ctx context.Context) error {
 		a.flags.format = formatTable
 		if len(a.flags.networks) == 0 || a.flags.allNetworks() {
-			return usagef("a --network is missing: in which network are the files?")
+			return a.unnamed("in which network are the files?")
 		}
 		s, err := a.checkedSource()
 		if err != nil {
@@ -66,17 +67,21 @@ func (a *app) removeMalformed(ctx context.Context, s podsource.Source) error {
 	}
 	var files []*hostlocal.Reservation
 	var rows [][]term.Cell
-	var errs []error
+	refused := make(map[string][]string) // files by the reason
 	for _, e := range done.shown() {
 		if e.Reason != gc.OwnerMalformed {
 			continue
 		}
 		if err := a.checkUnclaimed(e.Reservation, &done, recorded.answer.Members()); err != nil {
-			errs = append(errs, err)
+			refused[err.Error()] = append(refused[err.Error()], filepath.Join(e.Network, e.IP.String()))
 			continue
 		}
 		files = append(files, e.Reservation)
 		rows = append(rows, []term.Cell{{Text: a.path(e.Reservation)}, {Text: term.Age(done.Started, e.ReservedAt) + " ago"}})
+	}
+	var errs []error
+	for _, why := range slices.Sorted(maps.Keys(refused)) {
+		errs = append(errs, fmt.Errorf("kept %s: %s", term.Few(refused[why], fewRows), why))
 	}
 	if more := len(rows) - fewRows; more > 1 {
 		rows = append(rows[:fewRows], []term.Cell{{Text: fmt.Sprintf("... %d more", more)}})
@@ -124,19 +129,17 @@ func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result, answers []p
 		sees = sees || m.SeesAddresses
 	}
 	if !lists || !sees {
-		return fmt.Errorf("%s may be a live pod's: add a source that lists the pods of network %s, and --source netns, "+
-			"as root and on the node", a.path(r), r.Network)
+		return fmt.Errorf("that needs a source that lists the pods of network %s, and --source netns, as root and on the node", r.Network)
 	}
 	f := &a.flags
 	least := max(time.Duration(f.minAge), f.startingFor, source.LongestADD(f.requestTimeout))
-	if age := asOf.Sub(r.ReservedAt); age < least {
-		return fmt.Errorf("%s is too young: it was written %v before the sources' answers, and must be %v older than they are",
-			a.path(r), age.Round(time.Second), least)
+	if asOf.Sub(r.ReservedAt) < least {
+		return fmt.Errorf("too young: a file must be %v older than the sources' answers", least)
 	}
 	for _, m := range answers {
 		for i := range m.Pods {
 			if p := &m.Pods[i]; mayHold(p, r, done) {
-				return fmt.Errorf("%s of source %s may hold %s: its addresses of this family are not known for sure", podText(p), m.Source, a.path(r))
+				return fmt.Errorf("%s of source %s may hold it: its addresses of this family are not known for sure", podText(p), m.Source)
 			}
 		}
 	}

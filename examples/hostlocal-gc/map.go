@@ -34,9 +34,9 @@ goes from the lowest to the highest reservation.`,
 		RunE:    work(a.draw),
 	}
 	a.flags.data(c)
+	a.flags.confs(c)
 	a.flags.judge(c)
 	a.flags.others(c)
-	a.flags.confs(c)
 	return c
 }
 

@@ -73,9 +73,7 @@ func (a *app) pass(ctx context.Context, s podsource.Source, change func(*gc.Opti
 // --timeout.
 func (a *app) onceOptions() gc.Options {
 	opts := a.options()
-	if opts.SourceTimeout = a.flags.timeout; a.flags.timeout == 0 {
-		opts.SourceTimeout = 24 * time.Hour // the maximum
-	}
+	opts.SourceTimeout = cmp.Or(a.flags.timeout, 24*time.Hour) // the maximum
 	return opts
 }
 
@@ -166,7 +164,7 @@ func (a *app) release(ctx context.Context) error {
 		return usagef("--exit-code is for plan and release --dry-run")
 	}
 	if len(a.flags.networks) == 0 {
-		return usagef("a --network is missing: release works only on networks that are named")
+		return a.unnamed("release works only on networks that are named")
 	}
 	if err := a.flags.checkAllNetworks(); err != nil {
 		return err

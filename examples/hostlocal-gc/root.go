@@ -89,8 +89,8 @@ counted; list shows them.`,
 		Args: noArgs,
 		RunE: work(a.plan),
 	}
-	a.flags.pass(c)
 	a.flags.exit(c)
+	a.flags.pass(c)
 	return c
 }
 
@@ -107,10 +107,10 @@ Addresses in use are only counted; list shows them.`,
 		Args: noArgs,
 		RunE: work(a.release),
 	}
-	a.flags.pass(c)
 	a.flags.exit(c)
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")
 	c.Flags().BoolVar(&a.flags.dryRun, "dry-run", false, "release nothing: the same as plan")
+	a.flags.pass(c)
 	return c
 }
 

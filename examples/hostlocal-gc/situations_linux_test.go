@@ -383,7 +383,7 @@ func TestSituations(t *testing.T) {
 			}
 			must(t, os.Rename("/etc/cni/net.d", "/etc/cni/other"))
 		}, func(b *bed) { b.kernel(); well(b) }, 3, "FULL: podnet: 253 of 253 addresses reserved, 249 in use, 4 by namespaces",
-			[]string{"hostlocal-gc check --allow-empty=true --cni-dir=/etc/cni/other --source=cri --source=netns:nested --source=file:/run/pods%d.json " +
+			[]string{"hostlocal-gc check --source=cri --source=netns:nested --source=file:/run/pods%d.json --cni-dir=/etc/cni/other --allow-empty=true " +
 				"--network podnet -o json | jq"}},
 		{"one process's namespace holds most (hazard 100)", func(b *bed) {
 			b.kernel()

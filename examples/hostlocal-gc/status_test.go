@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -73,7 +72,7 @@ func TestWrongUsage(t *testing.T) {
 		{reason: "no data dir", args: "list --data-dir=", status: statusUsage, stderr: "--data-dir is empty"},
 		{reason: "an unknown source", args: "list --source docker", status: statusUsage, stderr: `there is no kind "docker"; the kinds are file:PATH`},
 		{reason: "a required pod without its namespace", args: "list --source file:pods.json --require-pod agent", status: statusUsage, stderr: `--require-pod "agent" is not NAMESPACE/NAME`},
-		{reason: "a release of all networks", args: "release --data-dir networks --source file:pods.json", status: statusUsage, stderr: "a --network is missing"},
+		{reason: "a release of all networks", args: "release --data-dir networks --source file:pods.json", status: statusUsage, stderr: "a --network is missing: release works only on networks that are named (networks: it holds podnet, storage)"},
 		{reason: "an exit code of a release", args: "release --data-dir networks --network podnet --source file:pods.json --exit-code", status: statusUsage, stderr: "--exit-code is for plan"},
 		{reason: "list has no exit code", args: "list --exit-code", status: statusUsage, stderr: "unknown flag: --exit-code"},
 	})
@@ -85,7 +84,6 @@ func TestBadInput(t *testing.T) {
 		{reason: "no such directory", args: "list --data-dir none", status: statusError, stderr: "data dir none: there is no such directory"},
 		{reason: "a data dir that is a file", args: "list --data-dir pods.json", status: statusError, stderr: "data dir pods.json is not a directory"},
 		{reason: "a data dir that is a network's directory", args: "list --data-dir networks/podnet", status: statusError, stderr: "is itself a network's directory"},
-		{reason: "not a network", args: "list --data-dir networks --network pdonet", status: statusError, stderr: `network "pdonet" has no directory in networks; it holds podnet, storage`},
 		{reason: "no such file of pods", args: release + "--data-dir networks --source file:none.json", status: statusError, stderr: "file:none.json: source does not exist on this node: open none.json: "},
 		{reason: "stdin that ends in the middle", args: release + "--data-dir networks --source file:-", stdin: `[{"name":"x"},`, status: statusError, stderr: "file:-: it must be an array of pods"},
 		{reason: "two sources, and the second fails", args: release + "--data-dir networks --source file:pods.json --source file:cut.json", status: statusError, stderr: "pod source file: file:cut.json: "},
@@ -195,21 +193,15 @@ func TestHelp(t *testing.T) {
 		if got.status != statusDone || !strings.Contains(got.stdout, row.want) {
 			t.Errorf("%s: exit status %d, and %q is not in:\n%s", row.args, got.status, row.want, got.stdout)
 		}
+		flags := strings.Split(got.stdout, "\n      --")
+		if last := flags[len(flags)-1]; strings.Contains(got.stdout, "--allow-empty") && !strings.HasPrefix(last, "allow-") {
+			t.Errorf("%s: what removes a protection is not last, but --%s", row.args, last)
+		}
 		for line := range strings.Lines(got.stdout) {
 			if strings.Contains(row.args, "help") && len(line) > 81 {
 				t.Errorf("%s: %d columns: %s", row.args, len(line)-1, line)
 			}
 		}
-	}
-}
-
-// Advice in the library's errors is translated to flags.
-func TestAdviceInWordsOfTheCommand(t *testing.T) {
-	var out strings.Builder
-	a := &app{stderr: &out}
-	a.printError(errors.New("the agent's pod needs hostPID (in kind, say so with Nested)"))
-	if got, want := out.String(), "hostlocal-gc: the agent's pod needs hostPID (in kind, say so with --source netns:nested)\n"; got != want {
-		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
