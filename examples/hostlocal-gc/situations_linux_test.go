@@ -257,7 +257,8 @@ func TestSituations(t *testing.T) {
 			b.reserve(dir+"podnet", 14, 14)
 			must(t, os.Mkdir(dir+"podnet2", 0o755))
 			b.args = "--network podnet2"
-		}, well, 3, "CONFIG: podnet2: 14 addresses in use of its range are reserved in /var/lib/cni/networks/podnet, so it may hand them out again", nil},
+		}, well, 3,
+			"CONFIG: podnet2: 14 addresses in use of its range are reserved in /var/lib/cni/networks/podnet, so it may hand them out again", nil},
 		{"a data directory that no configuration names, while pods run", func(b *bed) {
 			b.conf("10-podnet.conflist", podnet, "bridge", subnet+`, "dataDir": "/run/cni-state"`)
 			b.reserve(dir+"podnet", 14, 14)
@@ -267,7 +268,7 @@ func TestSituations(t *testing.T) {
 			b.put(dir+"other/10.9.0.2", sandbox("0")+"\r\neth0") // nobody asks for it
 			b.args = "--network podnet"
 		}, 3, "CONFIG: podnet: 14 addresses in use of its range are reserved in /var/lib/cni/networks/podnet",
-			[]string{"\nUNKNOWN: podnet: 14 reservations, all in use; its range is not known: no configuration in /etc/cni/net.d has it in /var/lib/cni/networks"}},
+			[]string{"\nUNKNOWN: podnet: 14 reservations, all in use; its range is not known: no configuration in /etc/cni/net.d has it in /var"}},
 		{"a container that nobody speaks for",
 			func(b *bed) { well(b); b.put(dir+"podnet/10.244.1.99", "default-"+sandbox("x")+"\r\neth0") }, well, 1,
 			"UNKNOWN: podnet: 15 of 253 addresses reserved, 14 in use, 1 of owners that no source here knows", []string{"--source netns"}},

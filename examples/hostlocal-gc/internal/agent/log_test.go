@@ -118,6 +118,7 @@ func TestLogOfFindings(t *testing.T) {
 	hook := errors.New("not up yet")
 	const (
 		finding = `"A person should look at this node" "findings"="`
+		lost    = `UNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again; `
 		other   = `LEAKED: other: 1 address leaked in a network that is not named"`
 	)
 	for _, row := range []struct {
@@ -131,12 +132,12 @@ func TestLogOfFindings(t *testing.T) {
 		{"nor does it later", nil, errors.New("no such socket"), nil},
 		{"it does, and finds a leak that no pass releases", livePod(), nil, logged{finding + other}},
 		{"an address is not in host-local's range, so another plugin gave it", livePod(netip.MustParseAddr("192.0.2.9")), nil, nil},
-		{"an address is not reserved", livePod(netip.MustParseAddr("10.0.0.9")), nil, logged{finding + `UNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again; ` + other}},
+		{"an address is not reserved", livePod(netip.MustParseAddr("10.0.0.9")), nil, logged{finding + lost + other}},
 		{"it is not yet", livePod(netip.MustParseAddr("10.0.0.9")), nil, nil},
 		{"a refused pass does not repeat it", nil, errors.New("no such socket"), nil},
 		{"nor does the next one", livePod(netip.MustParseAddr("10.0.0.9")), nil, nil},
 		{"it is", livePod(), nil, logged{finding + other}},
-		{"it is lost again", livePod(netip.MustParseAddr("10.0.0.9")), nil, logged{finding + `UNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again; ` + other}},
+		{"it is lost again", livePod(netip.MustParseAddr("10.0.0.9")), nil, logged{finding + lost + other}},
 	} {
 		*l, pods, away = nil, row.pods, row.err
 		if !errors.Is(away, hook) {

@@ -116,8 +116,10 @@ func TestPageSays(t *testing.T) {
 			[]string{"1 network, 1 reservation: 1 leaked.", "Dry run: nothing is released.", "no live pod has its container or its address"}, "<th>Pod</th>",
 		},
 		{
-			"a dry run keeps the range full", Options{CNIConf: []string{conf}, Passes: gc.Options{DryRun: true}}, report(asItIs, entry("10.0.0.2", "c", gc.Unowned)), nil,
-			[]string{`<div class="alert live"><b>FULL: n: 1 of 1 addresses reserved, all leaked.</b>`, "<p>Remove HOSTLOCAL_GC_DRY_RUN.</p>"}, "LEAKED",
+			"a dry run keeps the range full", Options{CNIConf: []string{conf}, Passes: gc.Options{DryRun: true}},
+			report(asItIs, entry("10.0.0.2", "c", gc.Unowned)), nil,
+			[]string{`<div class="alert live"><b>FULL: n: 1 of 1 addresses reserved, all leaked.</b>`,
+				"<p>Remove HOSTLOCAL_GC_DRY_RUN.</p>"}, "LEAKED",
 		},
 		{
 			"a leak in a network that is only read", Options{}, report(asItIs, held, other), nil,

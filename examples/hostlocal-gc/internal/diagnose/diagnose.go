@@ -69,7 +69,8 @@ func (f Finding) Line() string {
 
 // Live reports whether live pods have lost their addresses, or may lose them, or new pods get none.
 func (f Finding) Live() bool {
-	return (f.Word == Missing || f.Word == Config) && f.Items != nil || slices.Contains([]string{Duplicate, Unreserved, Full, Conflict}, f.Word)
+	return (f.Word == Missing || f.Word == Config) && f.Items != nil ||
+		slices.Contains([]string{Duplicate, Unreserved, Full, Conflict}, f.Word)
 }
 
 // Sort puts the gravest findings first. What is not known of one network is less grave than all that is
@@ -155,8 +156,9 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(unnamed)) {
-		all = append(all, Finding{Word: Leaked, Network: name, Run: p.command("release", name), Do: "HOSTLOCAL_GC_NETWORK or --network names it.",
-			Text: plural(unnamed[name], "address", "addresses") + " leaked in a network that is not named"})
+		all = append(all, Finding{Word: Leaked, Network: name, Run: p.command("release", name),
+			Text: plural(unnamed[name], "address", "addresses") + " leaked in a network that is not named",
+			Do:   "HOSTLOCAL_GC_NETWORK or --network names it."})
 	}
 	if n := len(p.Report.Duplicates); n > 0 {
 		var items []string

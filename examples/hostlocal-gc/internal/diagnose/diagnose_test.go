@@ -54,9 +54,10 @@ func TestFindings(t *testing.T) {
 		{"beside an IPv6 subnet the IPv4 range is full", Place{Report: held(gc.ContainerLive, gc.Unowned), Confs: both}, "FULL",
 			"2 of 2 addresses reserved, 1 leaked, 1 in use"},
 		{"full, and none is leaked or in use", Place{Report: held(gc.TooYoung, gc.ForeignOwner), Confs: small}, "FULL", "1 young, 1 of owners"},
-		{"leaks in a network that is not named", Place{Confs: small, Report: with(held(gc.ContainerLive, gc.NetworkNotNamed), func(r *gc.Report) {
-			r.Reservations[1].Network = "other"
-		})}, "LEAKED OK", "other: 1 address leaked in a network that is not named"},
+		{"leaks in a network that is not named", Place{Confs: small,
+			Report: with(held(gc.ContainerLive, gc.NetworkNotNamed), func(r *gc.Report) {
+				r.Reservations[1].Network = "other"
+			})}, "LEAKED OK", "other: 1 address leaked in a network that is not named"},
 		{"leaks, and the range is not known", Place{Report: held(gc.Unowned)}, "LEAKED", "1 reservation, all leaked"},
 		{"no leaks, and the range is not known", Place{Report: held(gc.ContainerLive)}, "UNKNOWN", "its range is not known"},
 		{"the user named a data directory that does not exist",
@@ -72,14 +73,16 @@ func TestFindings(t *testing.T) {
 			r.Reservations[0].Reservation = &hostlocal.Reservation{Network: "other", IP: ip("10.2.0.2")}
 			r.Missing = podnet
 		})}, "OK", "nothing was ever reserved"},
-		{"the same, and the network was renamed: it would hand out the addresses again", Place{Confs: small, Report: with(held(gc.ContainerLive), func(r *gc.Report) {
-			r.Reservations[0].Network, r.Missing = "old", podnet
-		})}, "CONFIG", "podnet: 1 address in use of its range is reserved in /var/lib/cni/networks/old, so it may hand it out again"},
+		{"the same, and the network was renamed: it would hand out the addresses again", Place{Confs: small,
+			Report: with(held(gc.ContainerLive), func(r *gc.Report) {
+				r.Reservations[0].Network, r.Missing = "old", podnet
+			})}, "CONFIG", "podnet: 1 address in use of its range is reserved in /var/lib/cni/networks/old, so it may hand it out again"},
 		{"it has reserved the address, too, and the other network has a configuration",
-			Place{Confs: append(slices.Clone(small), cniconf.Network{Name: "new"}), Report: with(held(gc.ContainerLive, gc.ContainerLive), func(r *gc.Report) {
-				r.Reservations = append(r.Reservations, at("10.1.0.2", gc.ContainerLive))
-				r.Reservations[0].Network, r.Reservations[1].Network = "old", "new"
-			})}, "OK", "podnet: 1 of 2 addresses"},
+			Place{Confs: append(slices.Clone(small), cniconf.Network{Name: "new"}),
+				Report: with(held(gc.ContainerLive, gc.ContainerLive), func(r *gc.Report) {
+					r.Reservations = append(r.Reservations, at("10.1.0.2", gc.ContainerLive))
+					r.Reservations[0].Network, r.Reservations[1].Network = "old", "new"
+				})}, "OK", "podnet: 1 of 2 addresses"},
 		{"a second network that is named has one", Place{Report: with(held(gc.ContainerLive), func(r *gc.Report) {
 			r.Networks, r.Missing = []string{"podnet", "storage"}, []string{"storage"}
 		})}, "UNKNOWN UNKNOWN", ""},
@@ -115,7 +118,8 @@ func TestFindings(t *testing.T) {
 			if n := len([]rune(f.Line())); n > 160 || strings.Contains(f.Text, "shop") {
 				t.Errorf("%s: %d characters, or a pod: %s", row.reason, n, f.Line())
 			}
-			if harmful := f.Word == Duplicate || f.Word == Unreserved || f.Word == Full || f.Word == Conflict || (f.Word == Missing || f.Word == Config) && f.Items != nil; f.Live() != harmful {
+			if harmful := f.Word == Duplicate || f.Word == Unreserved || f.Word == Full || f.Word == Conflict ||
+				(f.Word == Missing || f.Word == Config) && f.Items != nil; f.Live() != harmful {
 				t.Errorf("%s: of live pods? %v: %v", row.reason, f.Live(), f)
 			}
 		}
