@@ -112,6 +112,9 @@ func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context}).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		err = errors.New("there is none: --kubeconfig says where")
+	}
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
 	}
@@ -170,7 +173,8 @@ func answers(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil
 }
 
-// ask asks the agents, several at once. A node without one has a nil pod. It is an error if the caller may ask none.
+// ask asks the agents, several at once. A node without one has a nil pod. It is an error if none answers, and
+// one could not be asked or serves no port.
 func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags, agents map[string]*corev1.Pod) error {
 	r.Nodes = make([]fleetNode, len(agents))
 	errs := make([]error, len(agents))
@@ -184,26 +188,29 @@ func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interfac
 			if n.State, errs[i] = askAgent(ctx, client, f, name, agents[name]); errs[i] == nil {
 				n.Word = n.State.Word
 			} else {
-				n.Error = errs[i].Error()
+				n.Error = strings.TrimPrefix(errs[i].Error(), "error trying to reach service: ") // apimachinery, pkg/util/proxy
 			}
 			r.Nodes[i] = n
 		})
 	}
 	asking.Wait()
-	answered, forbidden := false, error(nil)
+	answered, none := false, error(nil)
 	for i, n := range r.Nodes {
+		switch {
+		case n.State != nil:
+			answered = true
+			r.Configurations[n.State.Configuration]++
+		case apierrors.IsForbidden(errs[i]):
+			none = fmt.Errorf("asking the agents: %w", errs[i])
+		case strings.HasSuffix(n.Error, "connection refused"):
+			none = fmt.Errorf("no agent serves port %s: they need --metrics-listen, as in the component deploy/monitoring", f.port)
+		}
 		if n.Word == diagnose.OK {
 			r.Fine++
 		}
-		if n.State != nil {
-			answered = true
-			r.Configurations[n.State.Configuration]++
-		} else if apierrors.IsForbidden(errs[i]) {
-			forbidden = errs[i]
-		}
 	}
-	if forbidden != nil && !answered {
-		return fmt.Errorf("asking the agents: %w", forbidden)
+	if none != nil && !answered {
+		return none
 	}
 	slices.SortStableFunc(r.Nodes, func(a, b fleetNode) int { return cmp.Compare(gravity(a.Word), gravity(b.Word)) })
 	return nil

@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -52,7 +53,11 @@ func fleetServer(t *testing.T, pods []fleetPod, nodes []string) string {
 			case -1:
 				<-hangs
 			default:
-				write(w, p.status, object)
+				refusal := maps.Clone(object)
+				if p.body != "" {
+					refusal["message"], refusal["reason"], refusal["code"] = "error trying to reach service: "+p.body, "ServiceUnavailable", p.status
+				}
+				write(w, p.status, refusal)
 			}
 		})
 	}
@@ -96,6 +101,7 @@ func state(node, word, network, text string, more ...agent.NodeFound) string {
 // What the command shows of a cluster.
 func TestFleet(t *testing.T) {
 	fine := func(node string) fleetPod { return fleetPod{node: node, body: state(node, "OK", "", "")} }
+	const refused = "dial tcp 10.99.0.12:9777: connect: connection refused"
 	long := strings.Repeat("long text ", 20)
 	for _, row := range []struct {
 		reason string
@@ -122,11 +128,11 @@ one   CONFLICT     3h  podnet: 1 reservation is claimed
 `},
 		{"what does not answer is never fine",
 			[]fleetPod{
-				{node: "a", status: 503}, {node: "b", body: "<html>"}, {node: "c", body: "{}"}, {node: "d", phase: "Pending"}, {node: "e", body: state("f", "OK", "", "")},
+				{node: "a", status: 503, body: refused}, {node: "b", body: "<html>"}, {node: "c", body: "{}"}, {node: "d", phase: "Pending"}, {node: "e", body: state("f", "OK", "", "")},
 				{node: "h", body: strings.Repeat(" ", maxState) + state("h", "OK", "", "")}, {phase: "Pending"}, fine("i"),
 			}, []string{"a", "j"}, statusLeaked, `
 NODE         STATE    SINCE  WHAT (-o json has all)
-a            UNKNOWN         no such right
+a            UNKNOWN         dial tcp 10.99.0.12:9777: connect: connection refu…
 b            UNKNOWN         reading its agent's answer: invalid character '<' …
 c            UNKNOWN         something else than an agent answers at port 9777
 d            UNKNOWN         its agent's pod agent-3 is Pending
@@ -156,6 +162,9 @@ hostlocal-gc: asking the agents: no such right
 NODE  STATE    SINCE  WHAT (-o json has all)
 a     UNKNOWN         no such right
 1 of 2 nodes are fine.
+`},
+		{"no agent serves its port", []fleetPod{{node: "a", status: 503, body: refused}}, []string{"c"}, statusError, `
+hostlocal-gc: no agent serves port 9777: they need --metrics-listen, as in the component deploy/monitoring
 `},
 		{"no agent", nil, []string{"a"}, statusError, `
 hostlocal-gc: there is no agent: no pod in namespace ns has the labels app.kubernetes.io/name=hostlocal-gc; --namespace and --selector say which

@@ -90,6 +90,7 @@ func TestBadInput(t *testing.T) {
 		{reason: "a source that says there is nothing", args: release + "--data-dir networks --source file:-", stdin: "[]", status: statusError, stderr: "a pod source reports no pod at all"},
 		{reason: "a list by a source that fails", args: "list --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
 		{reason: "an error goes before what is leaked", args: "plan --exit-code --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
+		{reason: "a cluster that nothing names", args: "fleet --kubeconfig /dev/null", status: statusError, stderr: "reading the kubeconfig: there is none: --kubeconfig"},
 		{reason: "a range of no network", args: "map --range 10.0.0.0/24", status: statusUsage, stderr: "name that with --network"},
 	})
 }
