@@ -28,7 +28,7 @@ import (
 // repeats its request, and after it sends the opposite one (hazard 25).
 //
 // Guard: [server.add] and [server.detach] set the intent before their first step and remove it after
-// the last one. [server.start] prunes first, finishes what is left, and drops what has no namespace.
+// the last one. [server.start] finishes what is left, unless its container may live, and drops what has no namespace.
 func TestHazard24KilledBetweenSteps(t *testing.T) {
 	add := func(n *node, one *libcni.NetworkConfigList) error { return n.add(one, "c") }
 	del := func(n *node, one *libcni.NetworkConfigList) error { return n.del(one, "c") }
@@ -40,19 +40,20 @@ func TestHazard24KilledBetweenSteps(t *testing.T) {
 		script  string // of the delegate
 		rename  string // the file before whose change the server dies
 		start   string // of the delegate during the next start, which dies, too
-		again   bool   // another version then attaches c again
+		again   string // another version then attaches c again, and how
 	}{
-		{"ADD: intended", false, add, "ADD before", "", "", false},
-		{"ADD: reserved and plumbed", false, add, "ADD after", "", "", false},
-		{"ADD: likewise, and the next start before it releases", false, add, "ADD after", "", "DEL before", false},
-		{"ADD: likewise, and the next start before it forgets", false, add, "ADD after", "", "DEL after", false},
-		{"ADD: recorded", false, add, "ADD block", "run/intents.json", "", false},
-		{"DEL: unplumbed", true, del, "DEL before", "", "", false},
-		{"DEL: released", true, del, "DEL after", "", "", false},
-		{"DEL: forgotten", true, del, "DEL block", "run/intents.json", "", false},
-		{"ADD: reserved, and c is restarted after a rollback", false, add, "ADD after", "", "", true},
-		{"DEL: unplumbed, and c is restarted after a rollback", true, del, "DEL before", "", "", true},
-		{"GC: detached", true, gc, "GC before", "", "", false},
+		{"ADD: intended", false, add, "ADD before", "", "", ""},
+		{"ADD: reserved and plumbed", false, add, "ADD after", "", "", ""},
+		{"ADD: likewise, and the next start before it releases", false, add, "ADD after", "", "DEL before", ""},
+		{"ADD: likewise, and the next start before it forgets", false, add, "ADD after", "", "DEL after", ""},
+		{"ADD: recorded", false, add, "ADD block", "run/intents.json", "", ""},
+		{"DEL: unplumbed", true, del, "DEL before", "", "", ""},
+		{"DEL: released", true, del, "DEL after", "", "", ""},
+		{"DEL: forgotten", true, del, "DEL block", "run/intents.json", "", ""},
+		{"ADD: reserved, and c is restarted after a rollback", false, add, "ADD after", "", "", "restart"},
+		{"DEL: unplumbed, and c is restarted after a rollback", true, del, "DEL before", "", "", "restart"},
+		{"ADD: reserved, and c is attached after a rollback", false, add, "ADD after", "", "", "attach"},
+		{"GC: detached", true, gc, "GC before", "", "", ""},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			n := newNode(t)
@@ -81,19 +82,24 @@ func TestHazard24KilledBetweenSteps(t *testing.T) {
 				t.Fatal("the server should have died while it started")
 			}
 			n.script()
-			if row.again {
+			if row.again != "" {
 				n.must(n.del(n.direct("one"), "c"))
-				old, err := ns.GetNS(cnitest.NetNS("c")) // so that its inode number is not used again
-				n.must(err)
-				n.Remove("c")
+				if row.again == "restart" {
+					n.Remove("c")
+				}
 				n.mustAdd(n.direct("one"), "c")
 				n.dateBack(time.Hour)
-				if !row.before {
+				if row.again == "attach" { // in the same namespace
+					n.restart("--source", "file:"+n.path("none")) // does not answer
+				} else if !row.before {
 					n.restart() // without a source
 				}
 				n.restart(n.runtimeLists("a", "c")...)
-				n.agree(2, "a", "c")
-				n.must(old.Close())
+				if len(n.reserved()) != 4 || len(n.Addresses("c")) != 2 {
+					t.Errorf("reserved: %v; c has %v", n.reserved(), n.Addresses("c"))
+				}
+				n.must(del(n, one))
+				n.agree(2, "a")
 				return
 			}
 			n.restart("--gc-min-age", "0")
@@ -243,15 +249,12 @@ func TestHazard25NamespaceIsGone(t *testing.T) {
 		n.must(err)
 		r, err := s.newRequest(n.args("c"))
 		n.must(err)
-		old, err := ns.GetNS(r.Netns) // so that its inode number is not used again
-		n.must(err)
 		n.Remove("c")
 		row.change(r)
 		if err := s.detach(t.Context(), r); err != nil {
 			t.Errorf("%s: %v", row.reason, err)
 		}
 		n.agree(2)
-		n.must(old.Close())
 		_ = os.Remove(cnitest.NetNS("c")) // the mount point, if there is one
 	}
 	if err := inC(func() error { _, err := netlink.LinkByName("eth0"); return err }); err != nil {
@@ -273,6 +276,28 @@ func TestHazard25NamespaceIsGone(t *testing.T) {
 	if _, err := s.handle(t.Context(), "DEL", args); err == nil || !cnitest.Exists(held) || len(s.intents.all()) != 1 {
 		t.Errorf("%v; the address is reserved: %t", err, cnitest.Exists(held))
 	}
+}
+
+// The kernel uses the number of a namespace again. What is mounted then has another ID. A link, as below /proc, can't tell, and keeps
+// its ID.
+//
+// Guard: [netnsID] has the time of a mount's inode.
+func TestHazard50NumberIsUsedAgain(t *testing.T) {
+	n, path, ids := newNode(t), cnitest.NetNS("x"), make(map[string]string)
+	for range 100_000 {
+		n.Make("x")
+		number, _, _ := strings.Cut(netnsID(path), " ")
+		id := netnsID(path)
+		n.Remove("x")
+		if was, again := ids[number]; again {
+			if was == id || !strings.HasSuffix(netnsID("/proc/thread-self/ns/net"), " 0") {
+				t.Errorf("the IDs are %s, %s, and %s", was, id, netnsID("/proc/thread-self/ns/net"))
+			}
+			return
+		}
+		ids[number] = id
+	}
+	t.Error("no number is used again")
 }
 
 var pairs = flag.Int("pairs", 120, "how many ADD and DEL pairs TestPairsWithKills makes")

@@ -341,6 +341,12 @@ func TestHazard93AnADDOfAnotherVersionEndsLater(t *testing.T) {
 		if cnitest.Exists(left) {
 			t.Error("the leak is kept")
 		}
+		n.must(s.record.Close())
+		listed, live = listed[1:], live[1:] // as a sandbox of before the boot, once kubelet has removed it
+		start()
+		if kept("a later start"); cnitest.Exists(filepath.Join(o.dataDir, "one", "10.9.1.2")) {
+			t.Error("what the runtime does not list any more is kept")
+		}
 	})
 }
 

@@ -122,21 +122,26 @@ func waitForDelegates(path string, log logr.Logger) error {
 }
 
 // start does what must be done before the first request, in this order: forget attachments whose
-// namespaces are gone, record what other servers attached, also for the same containers, finish
-// interrupted requests, and release leaked addresses.
+// namespaces are gone, record what other servers attached, finish interrupted requests, and release
+// leaked addresses.
 //
-// An intent whose namespace is not at its path is dropped: another server may have attached the
-// container again, as for `nerdctl restart`, and a DEL would release the address of that attachment.
-// If there is none, the old address is a leak like any other.
+// Another server may have attached a container again since its request was interrupted, and a DEL
+// would release the address of that attachment. So an intent is left to a DEL of the runtime if the
+// source lists its container or does not answer. It is dropped if its namespace is not at its path,
+// as after `nerdctl restart`: then the old address, if it is left, is a leak like any other.
 func (s *server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout)
 	defer cancel()
-	_, pruneErr := s.record.Prune(ctx) // before the backfill, which does not change recorded attachments
-	s.backfill(ctx)
+	_, pruneErr := s.record.Prune(ctx)
+	listed := s.backfill(ctx)
 	if err := s.record.Backfill(ctx, nil, nil); err != nil && !errors.Is(err, fs.ErrExist) { // the first record, if there was no answer
 		return err
 	}
 	for _, r := range s.intents.all() {
+		if listed == nil || listed[r.ContainerID] {
+			s.log.Info("Leaving an interrupted request until its DEL: its container may live", "attachment", r.Key)
+			continue
+		}
 		present, err := s.unplumb(*r)
 		if err == nil && present.Netns == "" {
 			err = s.intents.set(r.Key, nil)
@@ -177,9 +182,11 @@ func (s *server) forget(ctx context.Context) error {
 // flight reserves, or one whose container the source does not list yet, is in the record's
 // gap: it does not speak of that, so it is kept (hazards 52 and 93). Without a source, or after an
 // error, all that is not recorded is kept, until a DEL, a GC, a boot, or an answer of a source.
-func (s *server) backfill(ctx context.Context) {
+// It returns the listed containers, or nil if they are unknown.
+func (s *server) backfill(ctx context.Context) (listed map[string]bool) {
+	listed = make(map[string]bool)
 	if s.source == nil {
-		return
+		return listed
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -201,6 +208,9 @@ func (s *server) backfill(ctx context.Context) {
 				ids = append(ids, r.ContainerID)
 			}
 		}
+		for _, id := range ids {
+			listed[id] = true
+		}
 		for _, r := range list.Reservations {
 			// Before v0.8 host-local did not write the interface.
 			k := checkpoint.Key{Network: r.Network, ContainerID: r.ContainerID, IfName: cmp.Or(r.IfName, "eth0")}
@@ -210,9 +220,13 @@ func (s *server) backfill(ctx context.Context) {
 		}
 		return slices.Collect(maps.Values(of)), nil
 	})
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+	if err == nil {
+		return listed
+	}
+	if !errors.Is(err, fs.ErrExist) {
 		s.log.Error(err, "Looking for attachments that are not recorded; addresses without a record are kept until a later try")
 	}
+	return nil
 }
 
 // backfillAgain is called after each pass. It closes the gap of the record once the source
@@ -268,12 +282,17 @@ func (s *server) unplumb(r request) (request, error) {
 	return r, nil
 }
 
-// netnsID identifies the network namespace at a path. It is empty if there is none.
+// netnsID identifies the network namespace at a path. It is empty if there is none. The kernel uses
+// a number again, but not the time at which the inode was made: a mount keeps that. Of a link, as
+// below /proc, each look may make another inode (path_from_stashed in the kernel's fs/libfs.c).
 func netnsID(path string) string {
 	info, err := os.Stat(path)
 	if err != nil || ns.IsNSorErr(path) != nil {
 		return "" // or its mount is gone, and the mount point is left
 	}
 	st, _ := info.Sys().(*syscall.Stat_t) // never nil on Linux
-	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+	if here, err := os.Lstat(path); err != nil || !os.SameFile(here, info) {
+		st.Ctim = syscall.Timespec{}
+	}
+	return fmt.Sprint(st.Ino, st.Ctim.Nano())
 }
