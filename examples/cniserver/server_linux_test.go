@@ -77,9 +77,12 @@ func TestRefused(t *testing.T) {
 	if err := n.add(n.one(), "a"); !errors.As(err, &e) || e.Code != types.ErrTryAgainLater {
 		t.Errorf("without a server: %v", err)
 	}
+	n.must(os.Mkdir(n.path("state"), 0o755)) // as kubelet makes it for a hostPath: anybody could lock it
 	n.restart()
-	if info, err := os.Stat(n.path("run/" + socketName)); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the mode of the socket: %v, %v", info, err)
+	for path, mode := range map[string]os.FileMode{"run/" + socketName: 0o600, "state": 0o700} {
+		if info, err := os.Stat(n.path(path)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("the mode of %s: %v, %v", path, info, err)
+		}
 	}
 	for _, row := range []struct{ reason, old, new, want string }{
 		{"a network that is not served", `"name":"one"`, `"name":"three"`, "--network three"},

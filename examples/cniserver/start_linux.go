@@ -34,7 +34,8 @@ import (
 // serve starts up and serves until a signal ends it. Before it has the lock a signal ends the process.
 func serve(o options) error {
 	log := logs.New(os.Stderr, logs.Text, 0)
-	if err := errors.Join(makePrivate(o.runDir), os.MkdirAll(o.stateDir, 0o700)); err != nil {
+	// Who can read the record's directory can lock it, and so keep each next server from starting.
+	if err := errors.Join(makePrivate(o.runDir), os.MkdirAll(o.stateDir, 0o700), os.Chmod(o.stateDir, 0o700)); err != nil {
 		return fmt.Errorf("making the directories of the socket and the record: %w", err)
 	}
 	if err := waitForDelegates(filepath.Join(o.runDir, "lock"), log); err != nil {
