@@ -44,6 +44,7 @@ type request struct {
 	Plugin       string         // the delegate
 	// NetNSID identifies the namespace at CmdArgs.Netns: another one may be there later.
 	NetNSID string
+	valid   *cnigc.Source // what a GC lists, from when the request was read
 }
 
 // newRequest reads a request. It refuses what the server could not undo: other IPAM
@@ -74,7 +75,7 @@ func (o options) newRequest(args skel.CmdArgs) (*request, error) {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
 	}
 	key := checkpoint.Key{Network: known.Name, ContainerID: args.ContainerID, IfName: args.IfName}
-	return &request{args, key, known.Type, netnsID(args.Netns)}, nil
+	return &request{args, key, known.Type, netnsID(args.Netns), nil}, nil
 }
 
 // A server handles CNI requests. Its state is on the disk: the record of complete
@@ -129,6 +130,10 @@ func (s *server) handle(ctx context.Context, command string, args skel.CmdArgs) 
 	}
 	switch command {
 	case "GC":
+		r.valid, err = cnigc.New(r.StdinData, cnigc.Options{MaxAge: min(s.gcMinAge, cnigc.DefaultMaxAge)}) // its age counts while it waits
+		if err != nil {
+			return nil, err
+		}
 		s.gcLock.Lock()
 		defer s.gcLock.Unlock()
 	case "ADD", "DEL", "CHECK":
@@ -213,14 +218,10 @@ func (s *server) detach(ctx context.Context, r *request) error {
 // that are not recorded by a pass, and forwards the request.
 //
 // Attachments younger than the minimum age stay: the runtime may have made its list before
-// their ADD ended. The pass asserts nothing, and so keeps what is young: an ADD of the server
+// their ADD ended. A request that has waited longer than that for others is an error. The pass asserts nothing, and so keeps what is young: an ADD of the server
 // before this one may be in flight, and its container is in no list.
 func (s *server) gc(ctx context.Context, r *request) error {
-	valid, err := cnigc.New(r.StdinData, cnigc.Options{})
-	if err != nil {
-		return err
-	}
-	answer, err := valid.Pods(ctx)
+	answer, err := r.valid.Pods(ctx)
 	if err != nil {
 		return err
 	}
@@ -237,7 +238,7 @@ func (s *server) gc(ctx context.Context, r *request) error {
 		err = errors.Join(err, s.detach(ctx, &one))
 	}
 	// In this network alone, since the request speaks of no other (hazard 74).
-	once, wrong := gc.New(s.store, []string{r.Key.Network}, podsource.Union(valid, s.record, s.intents), gc.Options{Logger: s.log})
+	once, wrong := gc.New(s.store, []string{r.Key.Network}, podsource.Union(r.valid, s.record, s.intents), gc.Options{Logger: s.log})
 	if wrong == nil {
 		_, wrong = once.Reconcile(ctx)
 	}

@@ -175,7 +175,7 @@ func waiting(lock string) bool {
 }
 
 // A GC runs alone, other requests one at a time for each container, and STATUS at any time. The
-// time limit begins after the wait. If the plugin ends during it, the request is dropped.
+// time limit begins after the wait. If the plugin ends during it, the request is dropped. The list of a GC that waits expires.
 func TestConflictingRequestsWait(t *testing.T) {
 	n := newNode(t)
 	n.scripted()
@@ -195,6 +195,11 @@ func TestConflictingRequestsWait(t *testing.T) {
 		first, second := make(chan error, 1), make(chan error, 1)
 		go func() { _, err := s.handle(t.Context(), row.during, n.args(row.id)); first <- err }()
 		n.arrived()
+		invalid := n.args("") // is refused before it waits: the age of a list counts since it was received
+		invalid.StdinData = bytes.Replace(invalid.StdinData, []byte("valid-attachments"), []byte("x"), 1)
+		if _, err := s.handle(t.Context(), "GC", invalid); err == nil {
+			t.Error("a GC without a list succeeds")
+		}
 		go func() { _, err := s.handle(ctx, row.command, n.args("a")); second <- err }()
 		if row.lock == "" {
 			if err := <-second; err != nil || len(first) > 0 {
@@ -218,7 +223,11 @@ func TestConflictingRequestsWait(t *testing.T) {
 		n.must(err)
 	}
 	n.agree(2)
-	s.timeout = 1 // a nanosecond
+	s.gcMinAge = 1 // a nanosecond
+	if _, err := s.handle(t.Context(), "GC", n.args("")); err == nil || !strings.Contains(err.Error(), "old, and counts for") {
+		t.Errorf("a GC whose list is older than an attachment that it detaches: %v", err)
+	}
+	s.timeout = 1
 	if _, err := s.handle(t.Context(), "STATUS", n.args("a")); err == nil || !strings.Contains(err.Error(), context.DeadlineExceeded.Error()) {
 		t.Errorf("with a time limit of 1ns: %v", err)
 	}
