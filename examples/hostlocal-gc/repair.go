@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"os"
@@ -147,13 +148,15 @@ func (a *app) lost(ctx context.Context, s podsource.Source, ips []netip.Addr) (f
 	if err != nil {
 		return nil, nil, err
 	}
-	here := func(dir string) bool { // the default may be mounted elsewhere here
-		return dir == hostlocal.DefaultDataDir || sameDirectory(dir, a.flags.dataDir)
-	}
-	confs = slices.DeleteFunc(confs, func(c cniconf.Network) bool { return !here(c.DataDir) })
+	given := func(c cniconf.Network) bool { return sameDirectory(c.DataDir, a.flags.dataDir) }
+	_, err = os.Stat(hostlocal.DefaultDataDir)
+	mounted := errors.Is(err, fs.ErrNotExist) && !slices.ContainsFunc(confs, given) // the default, at --data-dir here
+	here := func(c cniconf.Network) bool { return given(c) || mounted && c.DataDir == hostlocal.DefaultDataDir }
 	var ours iprange.Set
 	for _, c := range confs {
-		ours = append(ours, slices.Concat(c.Ranges...)...)
+		if here(c) {
+			ours = append(ours, slices.Concat(c.Ranges...)...)
+		}
 	}
 	atRisk := make(map[netip.Addr]bool)
 	for _, c := range slices.Concat(report.Unreserved, report.Duplicates) {
@@ -209,9 +212,9 @@ func readCached(ctx context.Context, origin string) (e cached) {
 type facts struct {
 	members      []podsource.Answer
 	reservations []gc.Entry
-	entries      map[string]cached // by the origins of the cache's pods
-	confs        []cniconf.Network // of this data directory
-	here         func(dir string) bool
+	entries      map[string]cached          // by the origins of the cache's pods
+	confs        []cniconf.Network          // of the node
+	here         func(cniconf.Network) bool // it has its files in this data directory
 }
 
 func isKernel(m *podsource.Answer) bool { return m.SeesAddresses }
@@ -295,18 +298,23 @@ func (f *facts) checkPods(l lost) error {
 	return nil
 }
 
-// checkNetwork returns an error unless the data directory is that of the network, and the address is in its range. conf
-// is the configuration of the ADD. In it the range may be unknown, since the address came from host-local.
+// checkNetwork returns an error unless the data directory is that of the network, by the configuration of the ADD and by
+// the node's of today, and the address is in its range. In the ADD's, conf, the range may be unknown, since the address
+// came from host-local.
 func (f *facts) checkNetwork(l lost, conf []byte) error {
 	own, _ := cniconf.Parse(conf) // what can't be parsed names no network
+	in := false
 	for i, c := range append(own, f.confs...) {
 		switch ranges := iprange.Set(slices.Concat(c.Ranges...)); {
-		case c.Name != l.network, !ranges.Has(l.ip) && (i >= len(own) || c.Ranges != nil):
-		case !f.here(c.DataDir):
+		case c.Name != l.network:
+		case !f.here(c):
 			return fmt.Errorf("the files of network %s are in another data directory: --data-dir %s", c.Name, quoted(c.DataDir))
 		default:
-			return nil
+			in = in || ranges.Has(l.ip) || i < len(own) && c.Ranges == nil
 		}
 	}
-	return fmt.Errorf("no configuration of network %s has it in a range of host-local", l.network)
+	if !in {
+		return fmt.Errorf("no configuration of network %s has it in a range of host-local", l.network)
+	}
+	return nil
 }

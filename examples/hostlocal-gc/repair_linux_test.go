@@ -115,7 +115,7 @@ func TestRepairable(t *testing.T) {
 			entries: map[string]cached{
 				entry: {IfName: "eth0", NetNS: "/run/netns/web", Config: conf(`"subnet": "10.1.0.0/24"`), onIf: at()},
 			},
-			here: func(dir string) bool { return dir == hostlocal.DefaultDataDir },
+			here: func(c cniconf.Network) bool { return c.DataDir == hostlocal.DefaultDataDir },
 		}
 		row.change(f)
 		got, err := f.judge(ip)
@@ -252,6 +252,15 @@ func TestRepair(t *testing.T) {
 			b.cached(`"netns": "/run/netns/web",`, "")
 			b.podnet()
 		}, false, statusError, "the files of network podnet are in another data directory: --data-dir /run/x"},
+		{"it is Antrea's, and podnet has its own", "--yes --ip 10.244.1.2 --data-dir /run/antrea/cni/networks", func(b *bed) {
+			b.put("/run/antrea/cni/networks/antrea/10.9.0.2", sandbox("x")+"\r\neth0")
+			b.put(dir+"podnet/10.244.1.9", sandbox("0")+"\r\nlo")
+		}, false, statusError, "another data directory: --data-dir /var/lib/cni/networks"},
+		{"the same before podnet's first ADD", "--yes --ip 10.244.1.2 --data-dir /run/antrea/cni/networks", func(b *bed) {
+			b.conf("20-antrea.conflist", `"name": "antrea",`, "antrea", "")
+		}, false, statusError, "another data directory: --data-dir /var/lib/cni/networks"},
+		{"moved since", "--yes --ip 10.244.1.2", func(b *bed) { b.conf("10-podnet.conflist", podnet, "bridge", subnet+`, "dataDir": "/run/x"`) },
+			false, statusError, "--data-dir /run/x"},
 		{"its sandbox ends while the draft is made", "--yes", func(b *bed) {
 			must(b.t, os.MkdirAll("/run/containerd", 0o755))
 			serveAt(b.t, "/run/containerd/containerd.sock", endingRuntime{b.runtime})
