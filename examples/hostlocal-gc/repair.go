@@ -13,8 +13,10 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/types"
@@ -44,8 +46,8 @@ file as host-local does, under the plugin's lock, only if
   - no source says that the container has ended, is not ready or has another
     address.
 
-It replaces no file. Of each other address it says what disagrees; delete those
-pods, so that they are recreated.
+It replaces no file. It says what disagrees of the others, with their pods: delete
+those, so that they are recreated.
 
 Exit status: 0 all are or would be reserved, 1 one can't be, or an error.`,
 		Example: `  hostlocal-gc repair
@@ -83,6 +85,8 @@ func (a *app) repair(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // it leaves no draft
+	defer stop()
 	ctx, cancel := a.within(ctx)
 	defer cancel()
 	found, refused, err := a.lost(ctx, s, chosen)
@@ -94,18 +98,24 @@ func (a *app) repair(ctx context.Context) error {
 	}
 	drafts := make(map[lost]string)
 	var ips []netip.Addr
+	errs := []error{refused}
+	failed := func(l lost, err error) { errs = append(errs, fmt.Errorf("%v was not reserved again: %w", l.ip, err)) }
 	for _, l := range found {
 		if drafts[l], err = a.flags.draft(l); err != nil {
-			return errors.Join(refused, err)
+			failed(l, err)
+			continue
 		}
 		defer os.Remove(drafts[l]) //nolint:errcheck // another process may have removed it
 		ips = append(ips, l.ip)
 	}
+	if len(ips) == 0 { // which would mean all
+		return errors.Join(errs...)
+	}
 	found, changed, err := a.lost(ctx, s, ips)
-	errs := []error{refused, changed, err}
+	errs = append(errs, changed, err)
 	for _, l := range found {
 		if err := a.flags.reserve(ctx, l, drafts[l]); err != nil {
-			errs = append(errs, fmt.Errorf("%v was not reserved again: %w", l.ip, err))
+			failed(l, err)
 			continue
 		}
 		fmt.Fprintf(a.stdout, "Reserved %v in network %s again.\n", l.ip, l.network)
@@ -122,7 +132,7 @@ func (a *app) showLost(found []lost, refused error) error {
 	text := a.section(term.Bold, "Addresses of live pods without a reservation, which can be reserved again:", rows)
 	switch {
 	case len(found) == 0 && refused == nil:
-		text = "Each address of a live pod is reserved.\n"
+		text = "Each address of a live pod in the ranges of " + a.flags.dataDir + " is reserved.\n"
 	case len(found) > 0 && !a.flags.yes:
 		text += "Nothing was written: --yes writes these files.\n"
 	}
@@ -158,16 +168,24 @@ func (a *app) lost(ctx context.Context, s podsource.Source, ips []netip.Addr) (f
 			ours = append(ours, slices.Concat(c.Ranges...)...)
 		}
 	}
-	atRisk := make(map[netip.Addr]bool)
+	pods, atRisk := make(map[netip.Addr]string), make(map[netip.Addr]bool)
 	for _, c := range slices.Concat(report.Unreserved, report.Duplicates) {
-		atRisk[c.IP] = c.AtRisk(ours)
+		pods[c.IP], atRisk[c.IP] = c.Pods[0].String(), c.AtRisk(ours)
+	}
+	for i := range report.Reservations {
+		if e := &report.Reservations[i]; e.Verdict == gc.Conflict && e.Pod != nil && ours.Has(e.IP) { // it is another's
+			pods[e.IP], atRisk[e.IP] = e.Pod.String(), true
+		}
 	}
 	wanted := ips
 	if len(ips) == 0 {
 		wanted = slices.SortedFunc(maps.Keys(atRisk), netip.Addr.Compare)
 	}
 	f := facts{recorded.answer.Members(), report.Reservations, make(map[string]cached), confs, here}
-	var errs []error
+	if !slices.ContainsFunc(f.members, func(m podsource.Answer) bool { return isKernel(&m) }) {
+		return nil, nil, errors.New("not all addresses of the kernel are known: --source netns sees them, as root and on the node")
+	}
+	refusals := make(map[string][]string) // addresses with their pods, by the reason
 	for _, ip := range wanted {
 		for _, p := range f.having(ip, isCache) {
 			f.entries[p.Origin] = readCached(ctx, p.Origin)
@@ -175,10 +193,13 @@ func (a *app) lost(ctx context.Context, s podsource.Source, ips []netip.Addr) (f
 		if l, err := f.judge(ip); err == nil {
 			found = append(found, l)
 		} else if len(ips) > 0 || atRisk[ip] {
-			errs = append(errs, fmt.Errorf("%v can't be reserved again: %w", ip, err))
+			refusals[err.Error()] = append(refusals[err.Error()], "  "+strings.TrimSpace(ip.String()+" "+pods[ip]))
 		}
 	}
-	return found, errors.Join(errs...), nil
+	for _, why := range slices.Sorted(maps.Keys(refusals)) {
+		refused = errors.Join(refused, fmt.Errorf("can't be reserved again: %s\n%s", why, strings.Join(refusals[why], "\n")))
+	}
+	return found, refused, nil
 }
 
 // A cached is an entry of libcni's cache (cni, libcni cachedInfo), and what the kernel says of it.
@@ -239,10 +260,16 @@ func (f *facts) judge(ip netip.Addr) (lost, error) {
 			return lost{}, fmt.Errorf("it is reserved in network %s, by %s", e.Network, cmp.Or(term.ID(e.ContainerID), "an owner that is "+e.Owner.String()))
 		}
 	}
-	namespaces, entries := f.having(ip, isKernel), f.having(ip, isCache)
+	namespaces, all := f.having(ip, isKernel), f.having(ip, isCache)
+	named := func(p *podsource.Pod) bool {
+		own, _ := cniconf.Parse(f.entries[p.Origin].Config)
+		return slices.ContainsFunc(append(own, f.confs...), func(c cniconf.Network) bool { return c.Name == p.Network })
+	}
+	// Multus' own entry has the address, too, and the name of its network, which is none of host-local.
+	entries := slices.DeleteFunc(slices.Clone(all), func(p *podsource.Pod) bool {
+		return !named(p) && slices.ContainsFunc(all, func(q *podsource.Pod) bool { return named(q) && slices.Equal(p.ContainerIDs, q.ContainerIDs) })
+	})
 	switch {
-	case !slices.ContainsFunc(f.members, func(m podsource.Answer) bool { return isKernel(&m) }):
-		return lost{}, errors.New("not all addresses of the kernel are known: --source netns sees them, as root and on the node")
 	case len(namespaces) != 1:
 		return lost{}, fmt.Errorf("the kernel shows it in %s", several(namespaces, "network namespace"))
 	case namespaces[0].HostNetwork || namespaces[0].NotRunning:
@@ -314,7 +341,8 @@ func (f *facts) checkNetwork(l lost, conf []byte) error {
 		}
 	}
 	if !in {
-		return fmt.Errorf("no configuration of network %s has it in a range of host-local", l.network)
+		return fmt.Errorf("no configuration of network %s has it in a range of host-local "+
+			"(Multus keeps the networks' entries: --source cnicache:/var/lib/cni/multus/results)", l.network)
 	}
 	return nil
 }

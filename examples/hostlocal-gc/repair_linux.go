@@ -84,8 +84,12 @@ func (f *flags) reserve(ctx context.Context, l lost, draft string) error {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	err = errors.Join(os.Link(draft, filepath.Join(dir, l.ip.String())), lock.Close())
+	path := filepath.Join(dir, l.ip.String())
+	err = errors.Join(os.Link(draft, path), lock.Close())
+	there, _ := os.Lstat(path)
 	switch {
+	case errors.Is(err, fs.ErrExist) && there != nil && !there.Mode().IsRegular():
+		return fmt.Errorf("%s is no file", path)
 	case errors.Is(err, fs.ErrExist):
 		return errors.New("an ADD has reserved it meanwhile")
 	case errors.Is(err, fs.ErrNotExist):

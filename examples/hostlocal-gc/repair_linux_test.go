@@ -11,7 +11,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,7 +81,6 @@ func TestRepairable(t *testing.T) {
 		{"it is reserved", func(f *facts) {
 			f.reservations = []gc.Entry{{Reservation: &hostlocal.Reservation{Network: "storage", IP: ip, Owner: hostlocal.Owned, ContainerID: "x"}}}
 		}, "it is reserved in network storage, by x"},
-		{"the kernel was not asked, or not all of it was seen", func(f *facts) { f.members[netns].SeesAddresses = false }, "--source netns"},
 		{"no namespace has it (gVisor, VFIO)", none(netns), "in 0 network namespaces, instead of one"},
 		{"two namespaces have it", add(netns, pod{Origin: "ns 2"}), "2 network namespaces, ns 1, ns 2, instead of one"},
 		{"the node itself has it", of(netns, func(p *pod) { p.HostNetwork = true }), "in no container, but in ns 1"},
@@ -199,22 +200,36 @@ func inFile(t *testing.T, path string) string {
 	return fmt.Sprintf("%v %s", info.Mode(), text)
 }
 
-// An endingRuntime reports its sandboxes as not ready once a draft was made.
-type endingRuntime struct{ criRuntime }
+// An endingRuntime reports its sandboxes as not ready once a draft was made. Or it ends the terminal then.
+type endingRuntime struct {
+	criRuntime
+	hangUp bool
+}
 
-func (r endingRuntime) now() criRuntime {
-	if drafts, _ := filepath.Glob(dir + "podnet/.repair-*"); len(drafts) > 0 {
+func (r endingRuntime) now(ctx context.Context) criRuntime {
+	drafts, _ := filepath.Glob(dir + "podnet/.repair-*")
+	switch {
+	case len(drafts) > 0 && r.hangUp:
+		all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, path := range all {
+			if text, _ := os.ReadFile(path); strings.Contains(string(text), "\x00repair\x00") {
+				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+				_ = syscall.Kill(pid, syscall.SIGHUP)
+			}
+		}
+		<-ctx.Done()
+	case len(drafts) > 0:
 		r.ready, r.notReady = nil, r.ready
 	}
 	return r.criRuntime
 }
 
 func (r endingRuntime) ListPodSandbox(ctx context.Context, of *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
-	return r.now().ListPodSandbox(ctx, of)
+	return r.now(ctx).ListPodSandbox(ctx, of)
 }
 
 func (r endingRuntime) PodSandboxStatus(ctx context.Context, of *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
-	return r.now().PodSandboxStatus(ctx, of)
+	return r.now(ctx).PodSandboxStatus(ctx, of)
 }
 
 // On a node whose data directory was removed, the command writes what its plan shows, and only with --yes.
@@ -234,7 +249,7 @@ func TestRepair(t *testing.T) {
 			"10.244.1.2  podnet"},
 		{"all", "--yes", nil, true, statusDone, "Reserved 10.244.1.2 in network podnet again."},
 		{"one address, and another that no pod has", "--yes --ip 10.244.1.2 --ip 10.244.1.3", nil, true, statusError,
-			"10.244.1.3 can't be reserved again: the kernel shows it in 0"},
+			"can't be reserved again: the kernel shows it in 0 network namespaces, instead of one\n  10.244.1.3\n"},
 		{"others have addresses of another data directory, or of none", "--yes", func(b *bed) {
 			b.conf("10-podnet.conflist", podnet, "bridge", `, "ranges": [[{"subnet": "10.244.1.0/29"}]]`)
 			b.conf("20-other.conflist", `"name": "other",`, "bridge", `, "dataDir": "/run/x", "ranges": [[{"subnet": "10.244.1.96/29"}]]`)
@@ -259,17 +274,37 @@ func TestRepair(t *testing.T) {
 		{"the same before podnet's first ADD", "--yes --ip 10.244.1.2 --data-dir /run/antrea/cni/networks", func(b *bed) {
 			b.conf("20-antrea.conflist", `"name": "antrea",`, "antrea", "")
 		}, false, statusError, "another data directory: --data-dir /var/lib/cni/networks"},
+		{"a container that has ended has it in another network", "--yes", func(b *bed) {
+			b.conf("20-storage.conflist", `"name": "storage",`, "macvlan", subnet)
+			b.put(dir+"storage/10.244.1.2", sandbox("z")+"\r\neth0")
+		}, false, statusError, "can't be reserved again: it is reserved in network storage, by "},
+		{"the kernel is not asked", "--yes", func(b *bed) { b.args = "--source cri" }, false, statusError, "--source netns sees them"},
+		{"two without an entry: one reason, and their pods", "--yes", func(b *bed) {
+			must(b.t, os.Remove("/var/lib/cni/results/podnet-"+sandbox("0")+"-lo"))
+			b.space("", 1, 1)
+		}, false, statusError, "can't be reserved again: libcni's cache has it in 0 live entries, instead of one\n  10.244.1.2 "},
+		{"Multus", "--yes --source cnicache:/var/lib/cni/multus/results", func(b *bed) { b.multus() }, true, statusDone, "Reserved"},
+		{"Multus, and only its own entry is asked for", "--yes", func(b *bed) { b.multus() }, false, statusError,
+			"--source cnicache:/var/lib/cni/multus/results"},
+		{"the directory of another network can't be made", "--yes", func(b *bed) {
+			b.conf("20-a.conflist", `"name": "a",`, "bridge", subnet)
+			b.entry("a", "1", "10.244.1.3", "20-a.conflist", `"netns": "/run/netns/db",`, "")
+			b.space("db", 1, 1)
+			must(b.t, ns.WithNetNSPath("/run/netns/db", func(ns.NetNS) error { b.process(0); return nil }))
+			b.put(dir+"a", "")
+		}, true, statusError, "10.244.1.3 was not reserved again: "},
+		{"a directory has its name", "--yes", func(b *bed) {
+			b.put(dir+"podnet/lock", "")
+			must(b.t, os.Mkdir(dir+"podnet/10.244.1.2", 0o755))
+		}, false, statusError, "10.244.1.2 is no file"},
 		{"moved since", "--yes --ip 10.244.1.2", func(b *bed) { b.conf("10-podnet.conflist", podnet, "bridge", subnet+`, "dataDir": "/run/x"`) },
 			false, statusError, "--data-dir /run/x"},
-		{"its sandbox ends while the draft is made", "--yes", func(b *bed) {
-			must(b.t, os.MkdirAll("/run/containerd", 0o755))
-			serveAt(b.t, "/run/containerd/containerd.sock", endingRuntime{b.runtime})
-			b.serves = true
-		}, false, statusError, "10.244.1.2 can't be reserved again: its container"},
+		{"its sandbox ends while the draft is made", "--yes", func(b *bed) { b.ending(false) }, false, statusError, "can't be reserved again: its container"},
+		{"the terminal ends while the draft is there", "--yes", func(b *bed) { b.ending(true) }, false, statusError, "hangup signal received"},
 		{"another pod has it by now", "--yes", func(b *bed) {
 			b.put(dir+"podnet/10.244.1.2", sandbox("late")+"\r\nlo")
 			b.space("", 0, 1)
-		}, false, statusError, "10.244.1.2 can't be reserved again: it is reserved in network podnet, by "},
+		}, false, statusError, "can't be reserved again: it is reserved in network podnet, by "},
 		{"a source gives no answer", "--yes --source file:/none", nil, false, statusError, "nothing was written"},
 		{"no address", "--ip podnet", nil, false, statusUsage, "is no address"},
 	} {
@@ -284,7 +319,9 @@ func TestRepair(t *testing.T) {
 			if row.change != nil {
 				row.change(b)
 			}
-			b.args += " --source cnicache"
+			if strings.Contains(b.args, "netns") {
+				b.args += " --source cnicache"
+			}
 			if got := b.check(); row.args == "" && !strings.Contains(got.stdout,
 				"hostlocal-gc repair --source=cri --source=netns:nested --source=cnicache\n") {
 				t.Errorf("check: %s%s", got.stdout, got.stderr)
@@ -302,7 +339,8 @@ func TestRepair(t *testing.T) {
 					t.Errorf("the file has %q", got)
 				}
 				b.args = "--source cri --source netns:nested --source cnicache"
-				if again := b.run("repair"); again.status != statusDone || again.stdout != "Each address of a live pod is reserved.\n" {
+				if again := b.run("repair"); row.status == statusDone &&
+					(again.status != statusDone || again.stdout != "Each address of a live pod in the ranges of "+strings.TrimSuffix(dir, "/")+" is reserved.\n") {
 					t.Errorf("again: exit status %d: %s%s", again.status, again.stdout, again.stderr)
 				}
 			}
@@ -315,13 +353,37 @@ func TestRepair(t *testing.T) {
 	}
 }
 
+// ending serves an endingRuntime.
+func (b *bed) ending(hangUp bool) {
+	b.t.Helper()
+	must(b.t, os.MkdirAll("/run/containerd", 0o755))
+	serveAt(b.t, "/run/containerd/containerd.sock", endingRuntime{b.runtime, hangUp})
+	b.serves = true
+}
+
 // cached writes libcni's entry of a container that has 10.244.1.2 on lo, with these fields of it and of its result.
 func (b *bed) cached(fields, ofResult string) {
 	b.t.Helper()
-	conf, err := os.ReadFile("/etc/cni/net.d/10-podnet.conflist")
+	b.entry("podnet", "0", "10.244.1.2", "10-podnet.conflist", fields, ofResult)
+}
+
+// entry writes such an entry in a network with the configuration of a file.
+func (b *bed) entry(network, id, ip, file, fields, ofResult string) {
+	b.t.Helper()
+	conf, err := os.ReadFile("/etc/cni/net.d/" + file)
 	must(b.t, err)
-	b.put("/var/lib/cni/results/podnet-"+sandbox("0")+"-lo", fmt.Sprintf(`{"kind": "cniCacheV1", "containerId": %q,
-		"ifName": "lo", "networkName": "podnet", %s "config": %q,
-		"result": {"cniVersion": "1.0.0", %s "ips": [{"address": "10.244.1.2/24"}]}}`,
-		sandbox("0"), fields, base64.StdEncoding.EncodeToString(conf), ofResult))
+	b.put("/var/lib/cni/results/"+network+"-"+sandbox(id)+"-lo", fmt.Sprintf(`{"kind": "cniCacheV1", "containerId": %q,
+		"ifName": "lo", "networkName": %q, %s "config": %q,
+		"result": {"cniVersion": "1.0.0", %s "ips": [{"address": "%s/24"}]}}`,
+		sandbox(id), network, fields, base64.StdEncoding.EncodeToString(conf), ofResult, ip))
+}
+
+// multus makes Multus call the network's plugins: it keeps their entry in a directory of its own.
+func (b *bed) multus() {
+	b.t.Helper()
+	const name, own = "/podnet-%s-lo", "/var/lib/cni/multus/results"
+	must(b.t, os.MkdirAll(own, 0o755))
+	must(b.t, os.Rename("/var/lib/cni/results"+fmt.Sprintf(name, sandbox("0")), own+fmt.Sprintf(name, sandbox("0"))))
+	b.put("/etc/cni/net.d/00-multus.conf", `{"cniVersion": "1.0.0", "name": "multus-cni-network", "type": "multus-shim"}`)
+	b.entry("multus-cni-network", "0", "10.244.1.2", "00-multus.conf", `"netns": "/run/netns/web",`, "")
 }
