@@ -6,7 +6,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -66,12 +69,12 @@ func leaks(e *gc.Entry) bool {
 	return e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed || e.Verdict == gc.Released || e.Reason == gc.ReleaseFailed
 }
 
-// Of returns the cause of a leak, and nothing for any other entry.
+// Of returns the cause of a leak, which is unknown if it was not found yet, and nothing for any other entry.
 func (c Causes) Of(e *gc.Entry) Cause {
 	if !leaks(e) {
 		return ""
 	}
-	return c[leakOf(e)]
+	return cmp.Or(c[leakOf(e)], UnknownCause)
 }
 
 // Line counts the causes of entries, as in "Causes: 2 reboot (from before the boot), 1 unknown.". It is
@@ -132,9 +135,15 @@ func NewInquiry(specs []string) *Inquiry {
 }
 
 // Find returns the causes of a report's leaks, and those leaks that are not in known. A reservation in known
-// keeps its cause while it exists. If there are others, Find looks at libcni's cache, once.
+// keeps its cause while it exists, or its network can't be read. If there are others, Find looks at libcni's cache,
+// once. If that hangs, leaks that are still there are left to the next pass.
 func (q *Inquiry) Find(ctx context.Context, r *gc.Report, known Causes) (all Causes, found []*gc.Entry) {
 	all = make(Causes)
+	for l, cause := range known {
+		if slices.Contains(r.Missing, l.network) || !slices.Contains(r.Networks, l.network) {
+			all[l] = cause
+		}
+	}
 	for i := range r.Reservations {
 		e := &r.Reservations[i]
 		if cause, is := known[leakOf(e)]; is {
@@ -145,11 +154,11 @@ func (q *Inquiry) Find(ctx context.Context, r *gc.Report, known Causes) (all Cau
 	}
 	if len(found) > 0 {
 		seen := q.look(ctx)
-		seen.runtime, seen.used = asked(r, "cri"), make(map[string]bool)
-		for i := range r.Reservations {
-			e := &r.Reservations[i]
-			seen.used[e.Network] = seen.used[e.Network] || seen.entries[owner{e.Network, e.ContainerID}]
+		if seen.hangs {
+			found = slices.DeleteFunc(found, func(e *gc.Entry) bool { return e.Verdict != gc.Released })
 		}
+		seen.runtime = asked(r, "cri")
+		seen.use(r)
 		for _, e := range found {
 			all[leakOf(e)] = seen.cause(e)
 		}
@@ -163,27 +172,27 @@ const lookTime = 5 * time.Second
 // look reads the cache. Where that fails, takes too long, or still hangs since the last look, it has seen
 // nothing.
 func (q *Inquiry) look(ctx context.Context) *sight {
-	seen := &sight{booted: Booted()}
+	hangs := &sight{booted: Booted(), hangs: true}
 	if !q.busy.CompareAndSwap(false, true) {
-		return seen
+		return hangs
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	answer := make(chan podsource.Answer, 1)
+	answer := make(chan *sight, 1)
 	go func() {
-		a, err := q.read(ctx)
-		if err != nil {
-			a = podsource.Answer{}
+		seen := &sight{booted: hangs.booted}
+		if a, err := q.read(ctx); err == nil && a.Cache != nil {
+			seen.note(&a, q.dirs)
 		}
 		q.busy.Store(false) // before the next look
-		answer <- a
+		answer <- seen
 	}()
 	select {
-	case a := <-answer:
-		seen.note(&a)
+	case seen := <-answer:
+		return seen
 	case <-ctx.Done():
+		return hangs
 	}
-	return seen
 }
 
 // read returns what the cache has. The kernel is asked only for entries with a namespace. Where it does not answer, no
@@ -211,33 +220,68 @@ type owner struct{ network, containerID string }
 // A sight is what one look saw. Without a cache all but booted is empty.
 type sight struct {
 	booted  time.Time // zero, which is before everything, if unknown
-	runtime bool      // a runtime's CRI answered in the pass, which has sandboxes only
+	hangs   bool
+	runtime bool // a runtime's CRI answered in the pass, which has sandboxes only
 	entries map[owner]bool
-	damaged map[string]bool // containers of damaged entries
-	living  map[string]bool // containers of entries that may live
 	since   map[string]time.Time
-	used    map[string]bool // networks with a reservation whose owner has an entry, so the cache is not an old one
+	used    map[string]bool // networks whose live containers have entries, so the cache is not an old one
 	forms   map[owner]bool  // the forms of the IDs of each network's entries, in place of IDs
+
+	// By NETWORK-CONTAINER, the begin of a file's name.
+	made            map[string]time.Time
+	damaged, living map[string]bool // living: its namespace may live
 }
 
-func (s *sight) note(a *podsource.Answer) {
-	if a.Cache == nil {
-		return
+// begins returns all that the begin of a file's name may be: each part of NETWORK-CONTAINER-INTERFACE may have hyphens.
+func begins(file string) (all []string) {
+	for i, r := range file {
+		if r == '-' {
+			all = append(all, file[:i])
+		}
 	}
+	return all
+}
+
+func (s *sight) note(a *podsource.Answer, dirs []string) {
 	s.entries, s.since, s.forms = make(map[owner]bool), a.Cache.Since, make(map[owner]bool)
-	s.damaged, s.living = make(map[string]bool), make(map[string]bool)
+	s.damaged, s.living, s.made = make(map[string]bool), make(map[string]bool), make(map[string]time.Time)
 	for i := range a.Pods {
-		for _, id := range a.Pods[i].ContainerIDs {
-			s.living[id] = true
-			if strings.HasSuffix(a.Pods[i].Origin, ", which is damaged") {
-				s.damaged[id] = true
-			}
+		file, damaged := strings.CutSuffix(filepath.Base(a.Pods[i].Origin), ", which is damaged")
+		for _, begin := range begins(file) {
+			s.living[begin], s.damaged[begin] = true, s.damaged[begin] || damaged
 		}
 	}
 	for _, at := range a.Cache.Entries {
 		s.entries[owner{at.Network, at.ContainerID}] = true
 		s.forms[owner{at.Network, form(at.ContainerID)}] = true
 	}
+	for _, dir := range dirs {
+		files, _ := os.ReadDir(dir) // of a time that is unknown, an entry counts
+		for _, f := range files {
+			info, err := f.Info()
+			for _, begin := range begins(f.Name()) {
+				if err == nil && info.ModTime().After(s.made[begin]) {
+					s.made[begin] = info.ModTime()
+				}
+			}
+		}
+	}
+}
+
+// use notes in which networks live containers have entries. Where one has none, the cache is not whole; that of an ADD
+// may be yet to come.
+func (s *sight) use(r *gc.Report) {
+	s.used = make(map[string]bool)
+	partly := make(map[string]bool)
+	for i := range r.Reservations {
+		if e := &r.Reservations[i]; e.Reason == gc.ContainerLive {
+			entry := s.entries[owner{e.Network, e.ContainerID}]
+			s.used[e.Network] = s.used[e.Network] || entry
+			since, dated := s.since[e.Network]
+			partly[e.Network] = partly[e.Network] || !entry && dated && e.ReservedAt.After(since) && time.Since(e.ReservedAt) > gc.DefaultMinAge
+		}
+	}
+	maps.DeleteFunc(s.used, func(network string, _ bool) bool { return partly[network] })
 }
 
 // form returns a word for how an ID is made: as a sandbox of Kubernetes, as nerdctl's NAMESPACE-ID, or otherwise.
@@ -253,17 +297,21 @@ func form(id string) string {
 
 func (s *sight) cause(e *gc.Entry) Cause {
 	const tolerance = time.Second // of the clocks
-	own := owner{e.Network, e.ContainerID}
+	own, begin := owner{e.Network, e.ContainerID}, e.Network+"-"+e.ContainerID
+	made, known := s.made[begin]
+	entry := s.entries[own] && !(known && made.Before(e.ReservedAt.Add(-tolerance))) // else of another start of the container
 	since, dated := s.since[e.Network]
 	dated = dated && s.used[e.Network]
 	switch {
-	case e.Owner == hostlocal.Empty, s.entries[own] && s.damaged[e.ContainerID]:
+	case e.Owner == hostlocal.Empty, entry && s.damaged[begin]:
 		return Torn
+	case e.ReservedAt.Before(s.booted.Add(-tolerance)) && !entry && dated && e.ReservedAt.After(since):
+		return UnknownCause // it may have leaked before that
 	case e.ReservedAt.Before(s.booted.Add(-tolerance)):
 		return Reboot
-	case s.entries[own] && !s.living[e.ContainerID]:
+	case entry && !s.living[begin]:
 		return NoDEL
-	case s.entries[own]:
+	case entry:
 		return UnknownCause
 	case s.runtime && !podsource.SandboxContainers.Has(e.ContainerID),
 		dated && !s.forms[owner{e.Network, form(e.ContainerID)}]:

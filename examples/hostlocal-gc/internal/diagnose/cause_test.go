@@ -117,6 +117,20 @@ func TestCause(t *testing.T) {
 		{"its entry is torn", owned, earlier, []record{torn}, nil, Torn},
 		{"the same, from before the boot: the power failed", owned, later, []record{torn}, nil, Torn},
 		{"the entry of its other network is torn", owned, earlier, []record{with(torn, elsewhere)}, nil, UnknownCause},
+		{"its own is whole, and its namespace gone", owned, earlier, []record{own, with(torn, elsewhere)}, nil, NoDEL},
+		{"its entry is of an earlier start of the container", owned, earlier,
+			[]record{with(own, func(r *record) { r.made = reserved.Add(-time.Hour) })}, nil, NoEntry},
+		{"it is from before the boot, and the cache, which is older, has none", owned, later, []record{old}, nil, UnknownCause},
+		{"the same, and the cache is younger", owned, later, []record{younger}, nil, Reboot},
+		{"a live container has no entry either, so the cache is not whole", owned, earlier, []record{old}, func(_ *Inquiry, r *gc.Report) {
+			r.Reservations = append(r.Reservations, leakedOf(byNomad, gc.ContainerLive))
+		}, UnknownCause},
+		{"that of an ADD may be yet to come", owned, earlier, []record{old}, func(_ *Inquiry, r *gc.Report) {
+			r.Reservations = append(r.Reservations, leakedOf(byNomad, gc.ContainerLive))
+			r.Reservations[2].ReservedAt = time.Now()
+		}, NoEntry},
+		{"the cache has none of a live container, but of another leak", owned, earlier, []record{old},
+			func(_ *Inquiry, r *gc.Report) { r.Reservations[1] = leakedOf(others, gc.NetworkNotNamed) }, UnknownCause},
 		{"its file is empty", "", earlier, []record{old}, func(_ *Inquiry, r *gc.Report) { r.Reservations[0].Owner = hostlocal.Empty }, Torn},
 		{"it is from before the boot", owned, later, []record{own}, nil, Reboot},
 		{"the same without a cache", owned, later, nil, nil, Reboot},
@@ -177,7 +191,10 @@ func TestCausesOfPasses(t *testing.T) {
 		{"another one has its address", leakedOf(others, gc.ReleaseFailed), UnknownCause, 1},
 		{"and another, which the same pass releases", leakedOf(owned, gc.ReleasedLeak), UnknownCause, 1},
 	} {
-		r := gc.Report{Reservations: []gc.Entry{row.e}}
+		for _, away := range []gc.Report{{Networks: []string{"podnet"}, Missing: []string{"podnet"}}, {}} {
+			known, _ = q.Find(t.Context(), &away, known) // what can't be read is not forgotten
+		}
+		r := gc.Report{Networks: []string{"podnet"}, Reservations: []gc.Entry{row.e}}
 		var found []*gc.Entry
 		looks = 0
 		known, found = q.Find(t.Context(), &r, known)
@@ -216,18 +233,24 @@ func TestCauseOfADiskThatHangs(t *testing.T) {
 			<-hang
 			return answers(ctx)
 		}
+		var known Causes
+		released := gc.Report{Reservations: []gc.Entry{leakedOf(owned, gc.ReleasedLeak)}}
 		for _, row := range []struct {
 			reason string
 			want   Cause
 			looks  int32
-		}{{"it hangs", UnknownCause, 1}, {"it still hangs", UnknownCause, 1}, {"it has ended", NoDEL, 2}} {
+			found  int
+		}{{"it hangs", UnknownCause, 1, 0}, {"it still hangs", UnknownCause, 1, 0}, {"it has ended", NoDEL, 2, 1}} {
 			if row.want == NoDEL {
 				close(hang)
 				synctest.Wait()
+			} else if _, found := q.Find(t.Context(), &released, nil); len(found) != 1 {
+				t.Errorf("%s: no cause of what is released and does not come again", row.reason)
 			}
-			causes, _ := q.Find(t.Context(), &r, nil)
-			if got := causes.Of(&r.Reservations[0]); got != row.want || looks.Load() != row.looks {
-				t.Errorf("%s: %q after %d looks, want %q after %d", row.reason, got, looks.Load(), row.want, row.looks)
+			var found []*gc.Entry
+			known, found = q.Find(t.Context(), &r, known)
+			if got := known.Of(&r.Reservations[0]); got != row.want || len(found) != row.found || looks.Load() != row.looks {
+				t.Errorf("%s: %q of %d after %d looks, want %q of %d after %d", row.reason, got, len(found), looks.Load(), row.want, row.found, row.looks)
 			}
 		}
 	})
