@@ -297,7 +297,7 @@ func (n *node) dateBack(age time.Duration) {
 
 // agree checks that disk, record and kernel have the same addresses, that each of these
 // containers has the given number of them and no other container has any, and that there is no
-// intent.
+// intent, and no process that a delegate has left.
 func (n *node) agree(each int, ids ...string) {
 	n.t.Helper()
 	source, err := checkpoint.New(n.recordFile(), checkpoint.Options{Networks: []string{"one", "two"}, Nested: true})
@@ -332,11 +332,14 @@ func (n *node) agree(each int, ids ...string) {
 	if left, err := os.ReadFile(n.intentsFile()); err == nil && string(left) != "{}" {
 		n.t.Errorf("intents are left: %s", left)
 	}
+	if f, err := os.OpenFile(n.path("go"), os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
+		n.t.Errorf("a process of a delegate is left: %v", f.Close())
+	}
 }
 
 // scripted replaces the delegate bridge by a script that does what a file says: for each command
-// one of before and after (it kills the server before or after its work), fail, and block (it waits
-// before its work). It appends the commands to the file asked.
+// one of before and after (it kills the server before or after its work), fail, block (a process that it
+// starts waits before its work), and leave (it does not wait for that). It appends the commands to the file asked.
 func (n *node) scripted() {
 	n.t.Helper()
 	n.bin = n.path("bin")
@@ -349,7 +352,8 @@ does() { grep -qsx "$CNI_COMMAND $1" DIR/script; }
 echo $CNI_COMMAND >>DIR/asked
 if does before; then kill -9 $PPID; exit 1; fi
 if does fail; then echo '{"cniVersion":"1.1.0","code":120,"msg":"no '$CNI_COMMAND' today"}'; exit 1; fi
-if does block; then echo there >DIR/there; cat DIR/go >&2; fi
+if does leave; then cat DIR/go >&2 & fi
+if does block; then cat DIR/go >&2 & echo there >DIR/there; wait; fi
 BIN/bridge; code=$?
 if does after; then kill -9 $PPID; fi
 exit $code

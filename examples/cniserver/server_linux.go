@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -14,10 +15,12 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
@@ -248,8 +251,7 @@ func (s *server) gc(ctx context.Context, r *request) error {
 
 // delegate runs the delegate.
 func (s *server) delegate(ctx context.Context, command string, r *request) (types.Result, error) {
-	exec := &invoke.DefaultExec{RawExec: &invoke.RawExec{}}
-	path, err := exec.FindInPath(r.Plugin, filepath.SplitList(r.Path))
+	path, err := invoke.FindInPath(r.Plugin, filepath.SplitList(r.Path))
 	if err != nil {
 		return nil, err
 	}
@@ -257,9 +259,35 @@ func (s *server) delegate(ctx context.Context, command string, r *request) (type
 		Command: command, ContainerID: r.ContainerID, NetNS: r.Netns, IfName: r.IfName, PluginArgsStr: r.Args, Path: r.Path,
 	}
 	if command == "ADD" {
-		return invoke.ExecPluginWithResult(ctx, path, r.StdinData, args, exec)
+		return invoke.ExecPluginWithResult(ctx, path, r.StdinData, args, &group{})
 	}
-	return nil, invoke.ExecPluginWithoutResult(ctx, path, r.StdinData, args, exec)
+	return nil, invoke.ExecPluginWithoutResult(ctx, path, r.StdinData, args, &group{})
+}
+
+// A group runs a plugin, and after an error or the time limit ends what it has started, too: that
+// might keep the plugin's output open for ever, or reserve an address after the DEL.
+type group struct{ invoke.DefaultExec }
+
+// ExecPlugin is of [invoke.Exec].
+func (*group) ExecPlugin(ctx context.Context, path string, stdin []byte, env []string) ([]byte, error) {
+	var stdout, stderr bytes.Buffer
+	c := exec.CommandContext(ctx, path)
+	c.Env, c.Stdin, c.Stdout, c.Stderr = env, bytes.NewReader(stdin), &stdout, &stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.WaitDelay = 2 * time.Second
+	err := c.Run()
+	if err == nil {
+		return stdout.Bytes(), nil
+	}
+	if c.Process != nil {
+		_ = c.Cancel() // none of them may be left
+	}
+	e := new(types.Error)
+	if json.Unmarshal(stdout.Bytes(), e) != nil || e.Code == 0 {
+		e.Msg = fmt.Sprintf("running %s: %v: %s", path, err, &stderr)
+	}
+	return nil, e
 }
 
 // recordADD records a complete ADD.

@@ -261,7 +261,12 @@ func TestADDIsCompleted(t *testing.T) {
 	n.must(os.Remove(n.path("asked")))
 	r, err := s.newRequest(n.args("c"))
 	n.must(err)
-	_, err = s.add(ctx, r)
+	n.script("ADD block")
+	ctx, kill = context.WithCancel(t.Context())
+	go func() { _, err := s.add(ctx, r); done <- err }()
+	n.arrived()
+	kill()
+	err = <-done // although a process that the delegate has started hangs
 	asked, read := os.ReadFile(n.path("asked"))
 	if err == nil || read != nil || !strings.Contains(string(asked), "DEL") {
 		t.Errorf("an ADD after its time limit: %v; the delegate was asked for %q", err, asked)
