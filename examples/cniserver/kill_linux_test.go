@@ -225,7 +225,7 @@ func TestHazard25AStepFails(t *testing.T) {
 // another container, keeps its interface, also if it has the number of the first one (hazard 50). If
 // the interface can't be removed, as lo, nothing is released: unplumbing comes before releasing.
 //
-// Guard: [request.NetNSID], [server.unplumb] asks the record whose the namespace is, and the order of [server.detach].
+// Guard: [request.NetNSID], [server.unplumb] asks the record whose the present namespace is, and the order of [server.detach].
 func TestHazard25NamespaceIsGone(t *testing.T) {
 	n := newNode(t)
 	s := n.newServer()
@@ -269,6 +269,15 @@ func TestHazard25NamespaceIsGone(t *testing.T) {
 	_, err = s.handle(t.Context(), "DEL", late)
 	n.must(err)
 	n.agree(2, "b")
+	n.Remove("b") // its DEL never comes, and another container gets the path and maybe the number
+	n.Make("b")
+	for _, command := range []string{"ADD", "DEL"} {
+		_, err = s.handle(t.Context(), command, late)
+		n.must(err)
+	}
+	if left := n.Addresses("b"); len(left) > 0 {
+		t.Errorf("released, and still configured: %v", left)
+	}
 	held := n.path("networks/one/10.9.1.7")
 	cnitest.Write(t, held, "c\r\nlo", 0)
 	args := n.args("c")
@@ -276,6 +285,28 @@ func TestHazard25NamespaceIsGone(t *testing.T) {
 	args.StdinData = []byte(strings.Replace(string(args.StdinData), "bridge", "ptp", 1)) // which releases first
 	if _, err := s.handle(t.Context(), "DEL", args); err == nil || !cnitest.Exists(held) || len(s.intents.all()) != 1 {
 		t.Errorf("%v; the address is reserved: %t", err, cnitest.Exists(held))
+	}
+}
+
+// An ADD was interrupted, and can't be undone. Its address is still in its namespace, so no start, pass or GC releases it.
+//
+// Guard: [server.loop] and [server.gc] ask [server.intents].
+func TestHazard24UnfinishedIsKept(t *testing.T) {
+	n := newNode(t)
+	n.scripted()
+	n.restart()
+	n.Make(sandbox("a"))
+	n.script("ADD after")
+	if err := n.add(n.one(), sandbox("a")); err == nil {
+		t.Fatal("the server was killed, and the ADD succeeds")
+	}
+	n.died()
+	n.script("DEL fail")
+	n.dateBack(time.Hour)
+	n.restart(n.runtimeLists("other")...)
+	started := len(n.reserved())
+	if n.must(n.gc(n.one())); started != 2 || len(n.reserved()) != 2 {
+		t.Errorf("%d are reserved after a start, %d after a GC", started, len(n.reserved()))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -313,6 +314,32 @@ func TestHazard50Ended(t *testing.T) {
 	gone, err := c.Prune(during{context.Background(), func() { c.state.Store(&next) }})
 	check(t, err == nil && len(gone) == 1 && gone[0].Key == key("c"), "pruned: %v, %v", gone, err)
 	same(t, "after Prune", []Entry{again, entry("d", "10.0.0.5")}, c.Entries())
+}
+
+// The only process in a namespace starts another one after the list of processes was read, and ends.
+//
+// Guard: [divide] looks twice.
+func TestHazard92TwoLooks(t *testing.T) {
+	dir := inNamespaces(t)
+	if dir == "" {
+		return
+	}
+	startContainer(t)
+	path := filepath.Join(dir, "ns")
+	mountNS(t, path)()
+	c := begun(t, newPath(t), served, attachedTo("a", "10.0.0.2", path))
+	held, err := os.Open(path) // does not count
+	must(t, err)
+	defer held.Close()
+	enter := []string{"nsenter", fmt.Sprintf("--net=/proc/%d/fd/%d", os.Getpid(), held.Fd()), "sh", "-c", "echo begun; exec sleep infinity"}
+	end := run(t, 0, enter...)
+	unmount(t, path)
+	next := sync.OnceFunc(func() {
+		run(t, 0, enter...)
+		end()
+	})
+	live, ended, err := divide(during{context.Background(), next}, c.Entries(), true)
+	check(t, len(live) == 1 && len(ended) == 0 && err == nil, "live: %v, ended: %v, %v", live, ended, err)
 }
 
 // during is a context that calls a function when it is asked whether it has ended.
@@ -669,6 +696,9 @@ func TestHazard96SecondWriter(t *testing.T) {
 		t.Helper()
 		check(t, errors.Is(err, ErrLocked) && strings.Contains(err.Error(), dir), "%v, want %v", err, ErrLocked)
 	}
+	write(t, path, "{") // as a reader without the lock may find it
+	_, err = Open(path, served)
+	refused(err)
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	must(t, err)
 	for _, file := range files {
