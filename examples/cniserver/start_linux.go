@@ -133,7 +133,9 @@ func waitForDelegates(path string, log logr.Logger) error {
 func (s *server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*s.timeout)
 	defer cancel()
-	_, pruneErr := s.record.Prune(ctx)
+	if _, err := s.record.Prune(ctx); err != nil {
+		s.log.Error(err, "Forgetting attachments that have ended; going on")
+	}
 	listed := s.backfill(ctx)
 	if err := s.record.Backfill(ctx, nil, nil); err != nil && !errors.Is(err, fs.ErrExist) { // the first record, if there was no answer
 		return err
@@ -153,29 +155,11 @@ func (s *server) start(ctx context.Context) error {
 			s.log.Error(err, "Finishing an interrupted request; its addresses are kept until a DEL or the next start", "attachment", r.Key)
 		}
 	}
-	if err := errors.Join(pruneErr, s.forget(ctx)); err != nil {
-		s.log.Error(err, "Forgetting attachments that have ended; going on")
-	}
 	// This server does no ADD before it listens. What another one may do is in the record's gap.
 	if _, err := s.loop.AtStartup(ctx, gc.NoADDInFlight); err != nil {
 		s.log.Error(err, "Releasing leaked addresses at start-up; going on")
 	}
 	return nil
-}
-
-// forget removes from the record what another version detached: attachments of which a backfill
-// did not know the namespace, and that have no reservation. One whose owner can't be read may be anybody's.
-func (s *server) forget(ctx context.Context) error {
-	list, err := s.store.List(ctx)
-	for _, e := range s.record.Entries() {
-		reserved := !slices.Contains(list.Networks, e.Network) || slices.ContainsFunc(list.Reservations, func(r hostlocal.Reservation) bool {
-			return r.Network == e.Network && (r.ContainerID == e.ContainerID || r.Owner != hostlocal.Owned)
-		})
-		if err == nil && e.NetNS.Inode == 0 && !reserved {
-			err = s.record.Remove(e.Key)
-		}
-	}
-	return err
 }
 
 // backfill records the attachments that another server made, or a version of this one
