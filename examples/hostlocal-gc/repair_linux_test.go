@@ -319,6 +319,9 @@ func TestRepair(t *testing.T) {
 			if row.change != nil {
 				row.change(b)
 			}
+			if got := b.check().stdout; row.args == "" && !strings.Contains(got, "It needs --source netns and --source cnicache") {
+				t.Errorf("check without the cache: %s", got)
+			}
 			if strings.Contains(b.args, "netns") {
 				b.args += " --source cnicache"
 			}

@@ -134,6 +134,25 @@ func (p *Place) release(network string) (do, run string) {
 	return "", p.command("release", network)
 }
 
+// repair adds the command that reserves addresses again to a finding, or what that needs.
+func (p *Place) repair(f Finding) Finding {
+	if f.Run = p.command("repair", ""); !p.nodeShows(false) {
+		f.Run, f.Do = "", f.Do+" It needs --source netns and --source cnicache, as root and on the node."
+	}
+	return f
+}
+
+// nodeShows reports whether the kernel and libcni's cache answered: if all, without a note on what they don't show.
+func (p *Place) nodeShows(all bool) bool {
+	answered := make(map[string]bool)
+	for _, s := range p.Report.Sources {
+		if _, left := LeftOut(s.Note); !left && s.Error == "" && !(all && s.Note != "") {
+			answered[s.Name] = true
+		}
+	}
+	return answered["netns"] && answered["cnicache"]
+}
+
 // Findings returns what is wrong in the places, gravest first. An address that is reserved in any of
 // them counts as reserved.
 func Findings(places []*Place) (all []Finding) {
@@ -171,12 +190,11 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 	}
 	lost := slices.ContainsFunc(all, func(f Finding) bool { return f.Word == Missing && f.Items != nil })
 	if n := len(unreserved); n > 0 && !lost {
-		all = append(all, Finding{Word: Unreserved, Items: unreserved,
+		all = append(all, p.repair(Finding{Word: Unreserved, Items: unreserved,
 			Text: plural(n, "address of a live pod is", "addresses of live pods are") +
 				" not reserved, so host-local may hand " + them(n) + " out again",
 			Do: "Somebody removed files of host-local, or this is not the data directory that it uses. Mend that. hostlocal-gc repair reserves " +
-				"what it can again; delete the other pods, so that they are recreated.",
-			Run: p.command("repair", "")})
+				"what it can again; delete the other pods, so that they are recreated."}))
 	}
 	if p.Report.DataDirMissing && p.DirNamed && !lost {
 		all = append(all, Finding{Word: Missing, Text: "there is no data directory " + p.Report.DataDir,
@@ -352,8 +370,9 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 	case len(unreserved) > 0:
 		f.Text = fmt.Sprintf("there is no %s, while live pods have %s reserved nowhere; %s", path,
 			plural(len(unreserved), "address that is", "addresses that are"), there)
-		f.Items, f.Run = unreserved, p.command("repair", "")
+		f.Items = unreserved
 		f.Do = "Are --network and --data-dir right, and is the directory mounted? If it was removed, hostlocal-gc repair reserves them again."
+		f = p.repair(f)
 	case slices.Contains(p.Named, name):
 		f.Text = fmt.Sprintf("it has no directory in %s; %s", p.Report.DataDir, there)
 	case slices.ContainsFunc(p.Confs, func(n cniconf.Network) bool { return n.Name == name && n.Ranges != nil }):

@@ -127,6 +127,14 @@ func TestFindings(t *testing.T) {
 			t.Errorf("%s: %v, want %s that says %q", row.reason, found, row.want, row.says)
 		}
 	}
+	for note, run := range map[string]string{"": "hostlocal-gc release --network podnet --min-age=1s", "not all": ""} {
+		fresh := Place{Command: "hostlocal-gc %s", Confs: small, Report: with(held(gc.TooYoung, gc.TooYoung), func(r *gc.Report) {
+			r.Sources = []gc.SourceReport{{Name: "netns"}, {Name: "cnicache", Note: note}}
+		})}
+		if got := Findings([]*Place{&fresh}); len(got) != 1 || got[0].Run != run {
+			t.Errorf("full of fresh leaks, with the note %q: %+v, want the command %q", note, got, run)
+		}
+	}
 	free := Place{Confs: small, Report: with(held(), func(r *gc.Report) { r.Unreserved = lost("10.1.0.2", "web") })}
 	elsewhere := Place{Confs: small, Report: gc.Report{Reservations: held(gc.ContainerLive).Reservations}}
 	if got := Findings([]*Place{&free, &elsewhere}); len(got) != 1 || got[0].Word != OK {
