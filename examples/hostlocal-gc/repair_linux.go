@@ -10,31 +10,34 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// addressesOn returns the addresses that the kernel shows on an interface in a network namespace.
+// addressesOn returns the addresses that the kernel shows on an interface in a network namespace. Package ns of the
+// plugins looks for this process in /proc, which may be that of another PID namespace.
 func addressesOn(ctx context.Context, netNS, ifName string) ([]netip.Addr, error) {
 	var ips []netip.Addr // the goroutine's until it is done
 	done := make(chan error, 1)
 	go func() {
-		done <- ns.WithNetNSPath(netNS, func(ns.NetNS) error {
-			link, err := netlink.LinkByName(ifName)
-			if err != nil {
-				return err
+		runtime.LockOSThread() // for good, so that the thread ends with the goroutine
+		fd, err := unix.Open(netNS, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err == nil {
+			err = errors.Join(unix.Setns(fd, unix.CLONE_NEWNET), unix.Close(fd))
+		}
+		var addrs []netlink.Addr
+		if err == nil {
+			addrs, err = addressesHere(ifName)
+		}
+		for _, a := range addrs {
+			if ip, ok := netip.AddrFromSlice(a.IP); ok {
+				ips = append(ips, ip.Unmap())
 			}
-			addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
-			for _, a := range addrs {
-				if ip, ok := netip.AddrFromSlice(a.IP); ok {
-					ips = append(ips, ip.Unmap())
-				}
-			}
-			return err
-		})
+		}
+		done <- err
 	}()
 	var err error
 	select {
@@ -46,6 +49,14 @@ func addressesOn(ctx context.Context, netNS, ifName string) ([]netip.Addr, error
 		return nil, fmt.Errorf("interface %s in %s: %w", ifName, netNS, err)
 	}
 	return ips, nil
+}
+
+func addressesHere(ifName string) ([]netlink.Addr, error) {
+	link, err := netlink.LinkByName(ifName)
+	if err != nil {
+		return nil, err
+	}
+	return netlink.AddrList(link, netlink.FAMILY_ALL)
 }
 
 // draft writes the content of a reservation (plugins, backend/disk Reserve) to a file beside it, and returns its path. A

@@ -101,7 +101,7 @@ func TestIncident_k3s5885(t *testing.T) {
 		same(t, "addresses of a new pod", "host-local starts with the first address", live[0].ips, taker.ips)
 		stderr := repair(1, "--yes")
 		for _, ip := range taker.ips {
-			if !strings.Contains(stderr, "it is reserved in network "+n.network+", by "+taker.id[:12]+"\n  "+ip.String()+" ") {
+			if !strings.Contains(stderr, ", by "+taker.id[:12]+"\n  ") || !strings.Contains(stderr, "  "+ip.String()+" ") {
 				t.Errorf("repair says %q of %v, which another pod has", stderr, ip)
 			}
 		}
