@@ -212,7 +212,7 @@ func (s *snapshot) judgeSilence(r *candidate, q silence, a age) decision {
 		return kept(StaleAnswer, nil)
 	}
 	need := s.opts.MinAge
-	if len(s.evidence) < 2 || !q.has(adds|addresses|cached) { // then a setting below L does not count (R5)
+	if len(s.evidence) < 2 && a.least >= need || !q.has(adds|addresses|cached) { // then a setting below L does not count (R5)
 		need = max(need, s.opts.lag())
 	}
 	if a.least < need && !q.has(waived) && !q.has(own) {
