@@ -90,7 +90,8 @@ func parseConfig(text []byte) (*config, error) {
 		if own.CacheDirs = nil; len(from.text) > 0 {
 			d := json.NewDecoder(bytes.NewReader(from.text))
 			d.DisallowUnknownFields() // a cache directory that is not read could cost a container its address
-			if err := d.Decode(&own); err != nil {
+			// Decode reads only the first value.
+			if err := cmp.Or(json.Unmarshal(from.text, new(any)), d.Decode(&own)); err != nil {
 				return nil, fmt.Errorf(`reading the settings in %s: %w; it must be an object of "cacheDirs", "nested" and "timeout"`, from.name, err)
 			}
 		}

@@ -34,7 +34,7 @@ type configuration struct {
 // full of leaks host-local alone finds no address, and with the plugin an ADD succeeds. The live
 // container keeps its address.
 func TestConfigurationsOfREADME(t *testing.T) {
-	blocks := regexp.MustCompile("(?s)```json\n([^`]*?\"cniVersion\".*?)```").FindAllStringSubmatch(readmeText(t), -1)
+	blocks := regexp.MustCompile("(?s)```json\n([^`]*?\"cniVersion\".*?)```").FindAllStringSubmatch(mustRead(t, "README.md"), -1)
 	rows := []configuration{ // in README's order
 		{main: "bridge", network: "podnet"},
 		{main: "flannel", network: "cbr0", setUp: func(n *testNode) error { // as flannel's daemon does, with its own iptables rules

@@ -47,12 +47,17 @@ func TestPassesOn(t *testing.T) {
 		}
 	}
 	mustWrite(t, n.bin+"/host-local", "#!/bin/sh\nwc -c\n")
+	cmd := n.command(call{command: "ADD", id: "a", program: "/bin/sh"})
+	cmd.Args = []string{"sh", "-c", "exec " + n.bin + "/hostlocal-gc-ipam </"}
+	if got := n.run(cmd); got.out != "0\n" || !strings.Contains(got.stderr, "Is a directory") {
+		t.Errorf("a stdin that can't be read: %s, %s", got.out, got.stderr)
+	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out, stderr strings.Builder
-	cmd := n.command(call{command: "ADD", id: "a", env: []string{"GODEBUG=inittrace=1"}})
+	cmd = n.command(call{command: "ADD", id: "a", env: []string{"GODEBUG=inittrace=1"}})
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = r, &out, &stderr
 	if err := errors.Join(cmd.Start(), syscall.SetNonblock(int(r.Fd()), true), r.Close()); err != nil {
 		t.Fatal(err)
@@ -160,11 +165,7 @@ func (n *testNode) installIn(dir string, programs ...string) {
 // copyFile copies a program.
 func copyFile(t testing.TB, from, to string, more ...byte) {
 	t.Helper()
-	content, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mustWrite(t, to, string(append(content, more...)))
+	mustWrite(t, to, mustRead(t, from)+string(more))
 }
 
 func (n *testNode) mustRemove(path string) {
@@ -242,7 +243,7 @@ func TestInstallInPlace(t *testing.T) {
 		if row.before != "" {
 			mustWrite(t, hostLocal, row.before)
 		}
-		blocks := strings.Split(readmeText(t), "```sh\n")
+		blocks := strings.Split(mustRead(t, "README.md"), "```sh\n")
 		block, _, _ := strings.Cut(blocks[slices.IndexFunc(blocks, func(b string) bool { return strings.Contains(b, row.command) })], "```")
 		cmd := exec.Command("sh", "-ec", strings.ReplaceAll(block, "/opt/cni/bin", dir))
 		cmd.Dir = bin // the build directory
@@ -261,9 +262,9 @@ func TestInstallInPlace(t *testing.T) {
 	}
 }
 
-func readmeText(t *testing.T) string {
+func mustRead(t testing.TB, path string) string {
 	t.Helper()
-	text, err := os.ReadFile("README.md")
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}

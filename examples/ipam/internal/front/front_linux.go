@@ -68,7 +68,7 @@ func run(command string) (*ADD, error) {
 		return nil, a.failed(syscall.Exec(a.path, a.args(), a.env))
 	}
 	if a.Stdin, err = readAll(0); err != nil {
-		return nil, errors.New("reading the network configuration: " + err.Error())
+		return nil, a.failed(syscall.Exec(a.path, a.args(), a.env)) // host-local says it
 	}
 	if err := a.Try(); err != nil {
 		return nil, err
@@ -144,9 +144,7 @@ func same(s, t syscall.Stat_t) bool { return s.Dev == t.Dev && s.Ino == t.Ino &&
 
 // args returns host-local's argv. In k3s host-local is a link to a program that contains all
 // plugins, and runs the one of that name.
-func (a *ADD) args() []string {
-	return []string{dirOf(a.path) + "/" + plainName}
-}
+func (a *ADD) args() []string { return []string{dirOf(a.path) + "/" + plainName} }
 
 func (a *ADD) failed(err error) error { return errors.New("executing " + a.path + ": " + err.Error()) }
 
