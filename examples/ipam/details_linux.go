@@ -35,15 +35,8 @@ func withDetails(text []byte, said []string) []byte {
 	if err := json.Unmarshal(e["details"], &before); err == nil && before != "" {
 		details = before + "; " + details
 	}
-	quoted, err := json.Marshal(details)
-	if err != nil {
-		return text
-	}
-	e["details"] = quoted
-	whole, err := json.MarshalIndent(e, "", "    ")
-	if err != nil {
-		return text
-	}
+	e["details"], _ = json.Marshal(details)       // a string can be encoded
+	whole, _ := json.MarshalIndent(e, "", "    ") // and what was decoded
 	return append(whole, '\n')
 }
 
@@ -61,6 +54,6 @@ func (r *request) explain(err error) string {
 			"where only the program that executes the plugin has a PID namespace of its own, give it the node's", settingsFile)
 	}
 	return fmt.Sprintf(`nothing shows that process 1, as this plugin sees it, is the node's, in spite of "nested", so nothing is released: `+
-		"the runtime has not mounted CNI_NETNS (%s) for it alone, and no process is in a container. "+
+		"the runtime has not mounted CNI_NETNS (%s) for it alone, or its mount there is shared, and no process is in a container. "+
 		"Give the program that executes the plugin the node's PID namespace", os.Getenv("CNI_NETNS"))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// maxLines limits the lines about single releases of a pass.
-const maxLines = 50
+// maxLines limits the lines about single releases of a pass, and maxPorts the host ports in one.
+const maxLines, maxPorts = 50, 20
 
 // logReleases writes a line for each released reservation, up to maxLines. A line names the host
 // ports that were mapped to the container: no DEL removed portmap's rules, and they lead to the
@@ -58,13 +58,17 @@ func (r *request) mappedPorts(e *gc.Entry) string {
 				}
 			}
 		}
-		text, err := os.ReadFile(filepath.Join(dir, e.Network+"-"+e.ContainerID+"-"+e.IfName))
-		if err != nil || json.Unmarshal(text, &record) != nil {
-			continue
+		path := filepath.Join(dir, e.Network+"-"+e.ContainerID+"-"+e.IfName)
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() { // reading a pipe would wait
+			text, _ := os.ReadFile(path)      // it may be gone by now
+			_ = json.Unmarshal(text, &record) // what is no record has no ports
 		}
 		for _, m := range record.CapabilityArgs.PortMappings {
-			ports = append(ports, fmt.Sprintf("%d/%s", m.HostPort, m.Protocol))
+			ports = append(ports, fmt.Sprintf("%d/%.9s", m.HostPort, m.Protocol))
 		}
+	}
+	if more := len(ports) - maxPorts; more > 0 {
+		ports = append(ports[:maxPorts], fmt.Sprintf("%d more", more))
 	}
 	return strings.Join(ports, ", ")
 }

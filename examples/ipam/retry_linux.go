@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -46,7 +47,7 @@ func (r *request) files() int {
 }
 
 // retry repeats an ADD as long as its cause can be removed, and its time is not over. Once it
-// can't, a last try follows if a DEL has freed an address meanwhile. The last failure has the results
+// can't, a last try follows, since an address may be free by now. The last failure has the results
 // of the passes in its details.
 func retry(add *front.ADD) {
 	r := &request{began: time.Now(), add: add}
@@ -67,7 +68,8 @@ func retry(add *front.ADD) {
 		if again, cause = r.removeCause(why, ip); cause != nil {
 			r.said = append(r.said, r.explain(cause))
 		}
-		if !again && r.files() >= before { // a failed try would leave another last_reserved_ip
+		// A last try that fails leaves nothing in the first range, but another last_reserved_ip of it in others.
+		if first := strings.Contains(errorMessage(add.Out), "for range 0:"); !again && !first && r.files() >= before {
 			break
 		}
 		if time.Since(r.began) > r.conf.timeout {

@@ -110,8 +110,17 @@ func TestFullNetwork(t *testing.T) {
 		{"too short a time", conf(`{"nested":true,"timeout":"9ms"}`), "is not from 1s to 1h"},
 		{"a process 1 that is not the machine's", conf(`{}`), `set \"nested\" in \"gc\"`},
 		{"... which the settings beside the plugin say", file(`{"nested": true}`), ""},
-		{"an unknown key in these", file(`{"nested": true, "cacheDir": "/x"}`), `unknown field \"cacheDir\"`},
-		{"no object in these", file(`[]`), "it must be an object"},
+		{"two objects in these", file(`{"nested": true} {"cacheDirs": ["/x"]}`), "after top-level value"},
+		{"no room for the lock", func(n *testNode) {
+			full := errors.Join(os.Mkdir(n.dataDir(), 0o700), // with two directories, and host-local's lock
+				syscall.Mount("tmpfs", n.dataDir(), "tmpfs", 0, fmt.Sprint("nr_inodes=", addresses+3)))
+			n.t.Cleanup(func() { _ = syscall.Unmount(n.dataDir(), 0) })
+			n.fill(old)
+			n.write(n.file("lock"), "", 0)
+			if err := os.Mkdir(n.resultFile(), 0o700); full != nil || !errors.Is(err, syscall.ENOSPC) {
+				n.t.Fatal(full, err)
+			}
+		}, ""},
 		{"the lock is a link", lock(func(path string) error { return os.Symlink("/run/elsewhere", path) }), "symbolic links"},
 		{"the lock is a pipe", lock(func(path string) error { return syscall.Mkfifo(path, 0o600) }), ""},
 		{"the last result was torn by a kill", lock(func(path string) error { return os.WriteFile(path, []byte(`{"bootID":`), 0o600) }), ""},
@@ -153,6 +162,7 @@ func TestNestedNode(t *testing.T) {
 	}{
 		{"as in k3d", `{"nested":true}`, mount + `CNI_NETNS=/var/run/netns/a "$0"; exit $?`, inside, ""},
 		{"the settings do not say so", `{}`, mount + `"$0"; exit $?`, inside, `set \"nested\" in \"gc\"`},
+		{"its mounts are shared", `{"nested":true}`, "mount --make-rshared /; " + mount + `"$0"; exit $?`, inside, "its mount there is shared"},
 		{"the runtime has mounted nothing", `{"nested":true}`, `"$0"; exit $?`, inside, "nothing shows that process 1"},
 		{"as in k3d, where /var/run is no link", `{"nested":true}`, "mount -t tmpfs var /var; mkdir -p /var/run/netns; touch /var/run/netns/a; " +
 			`unshare --net=/var/run/netns/a true; CNI_NETNS=/var/run/netns/a "$0"; exit $?`, inside, ""},
@@ -197,28 +207,30 @@ func TestOtherProcesses(t *testing.T) {
 }
 
 // A pass logs at most fifty releases and the number of the others, also before its lines are read. It names
-// host ports that were mapped. An ADD succeeds, too, if nobody reads its lines.
+// host ports that were mapped, of ten thousand only twenty. An ADD succeeds, too, if nobody reads its lines.
 func TestLog(t *testing.T) {
 	for _, read := range []bool{true, false} {
 		n := newTestNode(t)
 		n.fill(old)
 		n.write(n.recordFile("gone5"), fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,"netns":"/run/netns/gone5",`+
-			`"capabilityArgs":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}}`, sandbox("gone5"), network), old)
+			`"capabilityArgs":{"portMappings":[{"hostPort":8080,"protocol":"transport"}%s]}}`, sandbox("gone5"), network,
+			strings.Repeat(`,{"hostPort":8081,"containerPort":80,"protocol":"tcp"}`, 10_000)), old)
 		cmd := n.command(call{command: "ADD", id: "a"})
 		r, w, err := os.Pipe()
-		if err != nil {
+		if err := errors.Join(err, syscall.Mkfifo(n.recordFile("gone6"), 0o600)); err != nil {
 			t.Fatal(err)
 		}
+		hangs := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 		if cmd.Stderr = w; !read {
 			err = r.Close()
 		}
 		out, addErr := cmd.Output()
-		if err := errors.Join(err, addErr, w.Close()); err != nil {
+		if err := errors.Join(err, addErr, w.Close()); !hangs.Stop() || err != nil {
 			t.Errorf("read %t: %v: %s", read, err, out)
 		}
 		said, _ := io.ReadAll(r) // it may be closed
 		lines := strings.Split(string(said), "\n")
-		ports := regexp.MustCompile(sandbox("gone5") + ".*host ports 8080/tcp may still lead to that address")
+		ports := regexp.MustCompile(sandbox("gone5") + ".*host ports 8080/transport(, 8081/tcp){19}, 9981 more may still lead to that address")
 		if read && (len(lines) != maxLines+3 || !ports.Match(said) || !strings.Contains(string(said), "released 203 more in network podnet")) {
 			t.Errorf("%d lines: %s", len(lines), said)
 		}

@@ -97,11 +97,16 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // lockPasses waits for the lock for shared passes over a network, with the last one's result in its
-// file, <data dir>/.<network>.gc. If the file is removed meanwhile, those that wait for it share their
-// passes, and those that come later theirs. It follows no link.
+// file, <data dir>/.<network>.gc. Without room for the file the lock is of this ADD alone. If it is
+// removed meanwhile, those that wait for it share their passes, and those that come later theirs. It follows
+// no link.
 func lockPasses(ctx context.Context, conf *config) (*os.File, error) {
 	path := filepath.Join(conf.dataDir, "."+conf.network+".gc")
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) { // releases make room
+		fd, memErr := unix.MemfdCreate("lock", unix.MFD_CLOEXEC)
+		file, err = os.NewFile(uintptr(fd), path), memErr
+	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock under which network %s is searched for leaks: %w", conf.network, err)
 	}

@@ -184,6 +184,9 @@ func TestUsesTheResultOfAnother(t *testing.T) {
 
 // What happens while an ADD waits for another's pass, whose lock is in a file that is removed.
 func TestWhileItWaits(t *testing.T) {
+	free := func(n *testNode, _ *os.Process) error { return os.Remove(n.file(address(0))) }
+	nothing := func(*testNode, *os.Process) error { return nil }
+	const first = `"address": "10.9.0.2/24"`
 	for _, row := range []struct {
 		reason, gc string
 		age        time.Duration // of the leaks
@@ -191,25 +194,19 @@ func TestWhileItWaits(t *testing.T) {
 		meanwhile  func(n *testNode, parent *os.Process) error
 		want       string
 	}{
-		{"a DEL frees an address, and the pass nothing", "", 0, "", func(n *testNode, _ *os.Process) error {
-			return os.Remove(n.file(address(0)))
-		}, `"address": "10.9.0.2/24"`},
-		{"the same, and then host-local is killed", "", 0, "test -e FREED || kill -9 $$; ", func(n *testNode, _ *os.Process) error {
-			return os.Remove(n.file(address(0)))
-		}, "signal: killed"},
+		{"a DEL frees an address, and the pass nothing", "", 0, "", free, first},
+		{"the same, and then host-local is killed", "", 0, "test -e FREED || kill -9 $$; ", free, "signal: killed"},
+		{"it was freed before host-local had ended", "", 0, "test -e FREED && { BIN/host-local; c=$?; rm FREED; exit $c; }; ", nothing, first},
 		{"its own time ends", `"timeout":"1s",`, old, "", nil, "waiting for another ADD's pass"},
-		{"its parent ends, and nobody would read the address", "", old, "", func(_ *testNode, parent *os.Process) error {
-			return parent.Kill()
-		}, "the plugin that asked for an address has ended"},
-		{"the other ADD ends, and this one makes a pass", "", old, "", func(*testNode, *os.Process) error {
-			return nil
-		}, `"address": "10.9.0.2/24"`},
+		{"its parent ends, and nobody would read the address", "", old, "",
+			func(_ *testNode, parent *os.Process) error { return parent.Kill() }, "the plugin that asked for an address has ended"},
+		{"the other ADD ends, and this one makes a pass", "", old, "", nothing, first},
 	} {
 		n := newTestNode(t)
 		n.fill(row.age)
 		n.gc = strings.Replace(n.gc, "{", "{"+row.gc, 1)
 		n.installIn(t.TempDir(), "hostlocal-gc-ipam")
-		script := strings.ReplaceAll(row.hostLocal, "FREED", n.file(address(0)))
+		script := strings.NewReplacer("FREED", n.file(address(0)), "BIN", bin).Replace(row.hostLocal)
 		mustWrite(t, n.bin+"/host-local", "#!/bin/sh\n"+script+"exec "+bin+"/host-local\n")
 		n.write(n.dir+"/conf", n.config(), 0)
 		lock, out := n.lock(), filepath.Join(n.dir, "out")
