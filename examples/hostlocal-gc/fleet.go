@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
@@ -119,7 +121,13 @@ func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	config.QPS, config.UserAgent = -1, "hostlocal-gc" // askedAtOnce is the limit
-	client, err := typedcorev1.NewForConfig(config)
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return fmt.Errorf("reading the kubeconfig: %w", err)
+	}
+	// What answers at an agent's port gets no token: client-go sends it to each place of a redirect (transport/round_trippers.go).
+	httpClient.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	client, err := typedcorev1.NewForConfigAndClient(config, httpClient)
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
 	}

@@ -31,6 +31,10 @@ type fleetPod struct {
 func fleetServer(t *testing.T, pods []fleetPod, nodes []string) string {
 	t.Helper()
 	hangs := make(chan struct{})
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("%s %s follows a redirect, with the caller's token", r.Method, r.URL)
+	}))
+	t.Cleanup(other.Close)
 	mux := http.NewServeMux()
 	write := func(w http.ResponseWriter, status int, v any) {
 		w.Header().Set("Content-Type", "application/json")
@@ -52,6 +56,9 @@ func fleetServer(t *testing.T, pods []fleetPod, nodes []string) string {
 				fmt.Fprint(w, p.body)
 			case -1:
 				<-hangs
+			case http.StatusFound:
+				w.Header().Set("Location", other.URL)
+				w.WriteHeader(p.status)
 			default:
 				refusal := maps.Clone(object)
 				if p.body != "" {
@@ -130,6 +137,7 @@ one   CONFLICT     3h  podnet: 1 reservation is claimed
 			[]fleetPod{
 				{node: "a", status: 503, body: refused}, {node: "b", body: "<html>"}, {node: "c", body: "{}"}, {node: "d", phase: "Pending"}, {node: "e", body: state("f", "OK", "", "")},
 				{node: "h", body: strings.Repeat(" ", maxState) + state("h", "OK", "", "")}, {phase: "Pending"}, fine("i"),
+				{node: "k", status: http.StatusFound},
 			}, []string{"a", "j"}, statusLeaked, `
 NODE         STATE    SINCE  WHAT (-o json has all)
 a            UNKNOWN         dial tcp 10.99.0.12:9777: connect: connection refu…
@@ -139,8 +147,9 @@ d            UNKNOWN         its agent's pod agent-3 is Pending
 e            UNKNOWN         the agent of another node answers: f
 h            UNKNOWN         reading its agent's answer: EOF
 j            UNKNOWN         no agent runs here
+k            UNKNOWN         the server responded with the status code 302 but …
 pod agent-6  UNKNOWN         its agent's pod agent-6 is Pending
-1 of 9 nodes are fine.
+1 of 10 nodes are fine.
 `},
 		{"it hangs", []fleetPod{{node: "a", status: -1}}, []string{}, statusLeaked, `
 NODE  STATE    SINCE  WHAT (-o json has all)
