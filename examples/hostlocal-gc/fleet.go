@@ -121,6 +121,7 @@ func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
 	}
 	config.QPS, config.UserAgent = -1, "hostlocal-gc" // askedAtOnce is the limit
+	config.Wrap(func(to http.RoundTripper) http.RoundTripper { return limited{to} })
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -144,6 +145,20 @@ func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 		return errWrong
 	}
 	return err
+}
+
+// limited reads no more than maxState of an agent's answer, after unpacking it. client-go reads that of an error to its end.
+type limited struct{ http.RoundTripper }
+
+func (l limited) RoundTrip(q *http.Request) (*http.Response, error) {
+	r, err := l.RoundTripper.RoundTrip(q)
+	if err == nil && strings.HasSuffix(q.URL.Path, agent.NodePath) {
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(r.Body, maxState), r.Body}
+	}
+	return r, err
 }
 
 // askFleet asks all agents, and judges their answers.
@@ -246,7 +261,7 @@ func askAgent(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetF
 	}
 	defer func() { _ = body.Close() }()
 	state := new(agent.NodeState)
-	if err := json.NewDecoder(io.LimitReader(body, maxState)).Decode(state); err != nil {
+	if err := json.NewDecoder(body).Decode(state); err != nil {
 		return nil, fmt.Errorf("reading its agent's answer: %w", err)
 	}
 	switch {

@@ -59,6 +59,14 @@ func fleetServer(t *testing.T, pods []fleetPod, nodes []string) string {
 			case http.StatusFound:
 				w.Header().Set("Location", other.URL)
 				w.WriteHeader(p.status)
+			case http.StatusTeapot:
+				w.WriteHeader(p.status)
+				for range 64 {
+					if _, err := w.Write(make([]byte, maxState)); err != nil {
+						return
+					}
+				}
+				t.Error("an endless error was read")
 			default:
 				refusal := maps.Clone(object)
 				if p.body != "" {
@@ -137,7 +145,7 @@ one   CONFLICT     3h  podnet: 1 reservation is claimed
 			[]fleetPod{
 				{node: "a", status: 503, body: refused}, {node: "b", body: "<html>"}, {node: "c", body: "{}"}, {node: "d", phase: "Pending"}, {node: "e", body: state("f", "OK", "", "")},
 				{node: "h", body: strings.Repeat(" ", maxState) + state("h", "OK", "", "")}, {phase: "Pending"}, fine("i"),
-				{node: "k", status: http.StatusFound},
+				{node: "k", status: http.StatusFound}, {node: "l", status: http.StatusTeapot},
 			}, []string{"a", "j"}, statusLeaked, `
 NODE         STATE    SINCE  WHAT (-o json has all)
 a            UNKNOWN         dial tcp 10.99.0.12:9777: connect: connection refu…
@@ -148,8 +156,9 @@ e            UNKNOWN         the agent of another node answers: f
 h            UNKNOWN         reading its agent's answer: EOF
 j            UNKNOWN         no agent runs here
 k            UNKNOWN         the server responded with the status code 302 but …
+l            UNKNOWN         the server responded with the status code 418 but …
 pod agent-6  UNKNOWN         its agent's pod agent-6 is Pending
-1 of 10 nodes are fine.
+1 of 11 nodes are fine.
 `},
 		{"it hangs", []fleetPod{{node: "a", status: -1}}, []string{}, statusLeaked, `
 NODE  STATE    SINCE  WHAT (-o json has all)
