@@ -217,6 +217,9 @@ func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interfac
 		})
 	}
 	asking.Wait()
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("asking the agents: %w", err)
+	}
 	answered, none := false, error(nil)
 	for i, n := range r.Nodes {
 		switch {

@@ -3,7 +3,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -25,6 +27,7 @@ type fleetPod struct {
 	ending      bool
 	status      int // 200 if zero
 	body        string
+	asked       func() // nil if nothing is to be done then
 }
 
 // fleetServer is an API server with these pods and nodes. It returns a kubeconfig. A list of nodes that is nil is forbidden.
@@ -51,6 +54,9 @@ func fleetServer(t *testing.T, pods []fleetPod, nodes []string) string {
 		phase := map[bool]string{true: "Running"}[p.phase == ""] + p.phase
 		items = append(items, map[string]any{"metadata": meta, "spec": map[string]any{"nodeName": p.node}, "status": map[string]any{"phase": phase}})
 		mux.HandleFunc(fmt.Sprintf("/api/v1/namespaces/ns/pods/http:agent-%d:9777/proxy/node", i), func(w http.ResponseWriter, r *http.Request) {
+			if p.asked != nil {
+				p.asked()
+			}
 			switch p.status {
 			case 0:
 				fmt.Fprint(w, p.body)
@@ -194,6 +200,20 @@ hostlocal-gc: there is no agent: no pod in namespace ns has the labels app.kuber
 		if diff := cmp.Diff(strings.TrimPrefix(row.want, "\n"), got.stdout+got.stderr); diff != "" || got.status != row.status {
 			t.Errorf("%s: status %d, want %d (-want +got):\n%s", row.reason, got.status, row.status, diff)
 		}
+	}
+}
+
+// Ctrl-C ends the command without a word on the nodes.
+func TestFleetInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var out strings.Builder
+	err := (&app{stdout: &out}).fleet(ctx, &fleetFlags{
+		namespace: "ns", selector: "app.kubernetes.io/name=hostlocal-gc", port: "9777", timeout: time.Hour, format: formatTable,
+		kubeconfig: fleetServer(t, []fleetPod{{node: "a", status: -1, asked: cancel}}, nil),
+	})
+	if !errors.Is(err, context.Canceled) || out.Len() > 0 {
+		t.Errorf("%v, %s", err, out.String())
 	}
 }
 
