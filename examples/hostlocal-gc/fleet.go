@@ -36,7 +36,8 @@ const pluginName = "kubectl-hostlocal_gc"
 // Limits for the agents' answers.
 const (
 	askedAtOnce = 32
-	maxState    = 1 << 20 // bytes
+	maxState    = 1 << 20                  // bytes
+	maxWord     = len(diagnose.Unreserved) // no word is longer
 )
 
 // commandLine returns the arguments of the command. As a plugin of kubectl it is fleet.
@@ -267,8 +268,13 @@ func askAgent(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetF
 	if err := json.NewDecoder(body).Decode(state); err != nil {
 		return nil, fmt.Errorf("reading its agent's answer: %w", err)
 	}
+	if len(state.Findings) > 0 {
+		state.Word = state.Findings[0].Word
+	}
 	switch {
-	case state.SchemaVersion == 0 || state.Word == "":
+	case state.SchemaVersion > agent.NodeSchema:
+		return nil, fmt.Errorf("its agent answers in version %d, and this command knows %d", state.SchemaVersion, agent.NodeSchema)
+	case state.SchemaVersion < 1 || state.Word == "" || len(state.Word) > maxWord:
 		return nil, fmt.Errorf("something else than an agent answers at port %s", f.port)
 	case state.Node != "" && state.Node != node:
 		return nil, fmt.Errorf("the agent of another node answers: %s", state.Node)

@@ -152,6 +152,8 @@ one   CONFLICT     3h  podnet: 1 reservation is claimed
 				{node: "a", status: 503, body: refused}, {node: "b", body: "<html>"}, {node: "c", body: "{}"}, {node: "d", phase: "Pending"}, {node: "e", body: state("f", "OK", "", "")},
 				{node: "h", body: strings.Repeat(" ", maxState) + state("h", "OK", "", "")}, {phase: "Pending"}, fine("i"),
 				{node: "k", status: http.StatusFound}, {node: "l", status: http.StatusTeapot},
+				{node: "m", body: state("m", long, "", "x")}, {node: "n", body: strings.Replace(state("n", "OK", "", ""), ":1", ":2", 1)},
+				{node: "o", body: strings.Replace(state("o", "FULL", "podnet", "full"), "FULL", "OK", 1)},
 			}, []string{"a", "j"}, statusLeaked, `
 NODE         STATE    SINCE  WHAT (-o json has all)
 a            UNKNOWN         dial tcp 10.99.0.12:9777: connect: connection refu…
@@ -163,8 +165,11 @@ h            UNKNOWN         reading its agent's answer: EOF
 j            UNKNOWN         no agent runs here
 k            UNKNOWN         the server responded with the status code 302 but …
 l            UNKNOWN         the server responded with the status code 418 but …
+m            UNKNOWN         something else than an agent answers at port 9777
+n            UNKNOWN         its agent answers in version 2, and this command k…
 pod agent-6  UNKNOWN         its agent's pod agent-6 is Pending
-1 of 11 nodes are fine.
+o            FULL        3h  podnet: full
+1 of 14 nodes are fine.
 `},
 		{"it hangs", []fleetPod{{node: "a", status: -1}}, []string{}, statusLeaked, `
 NODE  STATE    SINCE  WHAT (-o json has all)

@@ -51,8 +51,8 @@ type NodeNetwork struct {
 	Reservations map[string]map[string]int `json:"reservations"`
 }
 
-// nodeSchema is the version of the JSON.
-const nodeSchema = 1
+// NodeSchema is the version of the JSON of a NodeState.
+const NodeSchema = 1
 
 // noteNode is called after each pass, and returns the findings. It notes since when they exist, and forgets those that have
 // ended.
@@ -74,7 +74,7 @@ func (a *Agent) noteNode(now time.Time) []diagnose.Finding {
 func (a *Agent) nodeState(now time.Time) NodeState {
 	last := a.statuses.get()
 	state := NodeState{
-		SchemaVersion: nodeSchema, Node: a.opts.Node, Version: a.opts.Version, Configuration: a.opts.Configuration,
+		SchemaVersion: NodeSchema, Node: a.opts.Node, Version: a.opts.Version, Configuration: a.opts.Configuration,
 		Word: diagnose.OK, LastPass: last.ended, Networks: []NodeNetwork{},
 	}
 	for _, f := range a.all(&last, now) {
