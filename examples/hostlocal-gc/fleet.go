@@ -137,11 +137,11 @@ func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 	if err != nil {
 		return err
 	}
+	text := a.fleetText(report, time.Now())
 	if f.format == formatJSON {
-		err = writeJSON(a.stdout, report)
-	} else {
-		_, err = io.WriteString(a.stdout, a.fleetText(report, time.Now()))
+		text = fleetJSON(report)
 	}
+	_, err = io.WriteString(a.stdout, text)
 	if err == nil && report.Fine < len(report.Nodes) {
 		return errWrong
 	}

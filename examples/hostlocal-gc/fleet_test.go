@@ -262,14 +262,15 @@ func TestConfigurationHash(t *testing.T) {
 
 // The JSON has all nodes, the gravest first, with what the agents said.
 func TestFleetJSON(t *testing.T) {
-	config := fleetServer(t, []fleetPod{{node: "a", body: state("a", "OK", "", "")}, {node: "b", body: state("b", "FULL", "podnet", "full")}, {node: "c"}}, nil)
+	full := state("b", "FULL", "podnet", "full\u009b\u007f\u202e")
+	config := fleetServer(t, []fleetPod{{node: "a", body: state("a", "OK", "", "")}, {node: "b", body: full}, {node: "c"}}, nil)
 	got := run(t, t.TempDir(), nil, "fleet", "-n", "ns", "--kubeconfig", config, "--timeout", "5m", "-o", "json")
 	var report fleetReport
 	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || got.status != statusLeaked || len(report.Nodes) != 3 {
 		t.Fatalf("status %d, %v: %s%s", got.status, err, got.stdout, got.stderr)
 	}
 	n := report.Nodes
-	if n[0].Node != "c" || n[0].Error == "" || n[1].Node != "b" || n[1].State.Findings[0].Text != "full" || n[2].Word != "OK" ||
+	if n[0].Node != "c" || n[0].Error == "" || n[1].Node != "b" || n[1].State.Findings[0].Text != "full???" || n[2].Word != "OK" ||
 		report.Fine != 1 || report.Configurations["aaaa"] != 2 || report.Note == "" || report.SchemaVersion != 1 {
 		t.Errorf("got %s", got.stdout)
 	}

@@ -58,6 +58,16 @@ func (a *app) fleetText(r *fleetReport, now time.Time) string {
 	return out.String()
 }
 
+// fleetJSON returns the JSON, without characters that may change what a terminal shows.
+func fleetJSON(r *fleetReport) string {
+	var out, clean strings.Builder
+	_ = writeJSON(&out, r) // of plain values
+	for line := range strings.Lines(out.String()) {
+		fmt.Fprintln(&clean, term.Clean(strings.TrimSuffix(line, "\n")))
+	}
+	return clean.String()
+}
+
 // commonDomain returns the end of all names from the first dot on, if that is the same.
 func commonDomain(nodes []fleetNode) string {
 	if len(nodes) < 2 {
