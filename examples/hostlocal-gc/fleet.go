@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"path/filepath"
 	"slices"
@@ -100,7 +99,7 @@ type fleetReport struct {
 	SchemaVersion  int            `json:"schemaVersion"`
 	Nodes          []fleetNode    `json:"nodes"`          // the gravest first
 	Fine           int            `json:"fine"`           // the number of those that are OK
-	Configurations map[string]int `json:"configurations"` // agents by the hash of their settings
+	Configurations map[string]int `json:"configurations"` // nodes by the hash of their agents' settings
 	Note           string         `json:"note,omitempty"` // why nodes without an agent are not known
 }
 
@@ -170,46 +169,57 @@ func askFleet(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetF
 	if err != nil {
 		return nil, fmt.Errorf("listing the agents: %w", err)
 	}
-	r := &fleetReport{SchemaVersion: reportjson.SchemaVersion, Configurations: make(map[string]int)}
-	agents := make(map[string]*corev1.Pod)
-	if nodes, err := client.Nodes().List(list, metav1.ListOptions{LabelSelector: "kubernetes.io/os=linux"}); err == nil {
-		for i := range nodes.Items {
-			agents[nodes.Items[i].Name] = nil
-		}
-	} else {
-		r.Note = "nodes without an agent are not known: " + err.Error()
-	}
-	for i := range pods.Items {
-		p := &pods.Items[i]
-		node := cmp.Or(p.Spec.NodeName, "pod "+p.Name) // no node was found for it
-		if other := agents[node]; other == nil || answers(p) && !answers(other) {
-			agents[node] = p
-		}
-	}
 	if len(pods.Items) == 0 {
 		return nil, fmt.Errorf("there is no agent: no pod in namespace %s has the labels %s; --namespace and --selector say which", f.namespace, f.selector)
+	}
+	r := &fleetReport{SchemaVersion: reportjson.SchemaVersion, Configurations: make(map[string]int)}
+	var agents []fleetAgent
+	known := make(map[string]bool)
+	for _, ready := range []bool{true, false} { // one that can't answer is of interest if it is alone: after a rollout an old one may end
+		for i := range pods.Items {
+			p := &pods.Items[i]
+			node := cmp.Or(p.Spec.NodeName, "pod "+p.Name) // no node was found for it
+			if answers(p) == ready && (ready || !known[node]) {
+				known[node], agents = true, append(agents, fleetAgent{node, p})
+			}
+		}
+	}
+	nodes, err := client.Nodes().List(list, metav1.ListOptions{LabelSelector: "kubernetes.io/os=linux"})
+	if err != nil {
+		r.Note = "nodes without an agent are not known: " + err.Error()
+	}
+	for i := range nodes.Items { // none after an error
+		if name := nodes.Items[i].Name; !known[name] {
+			agents = append(agents, fleetAgent{name, nil})
+		}
 	}
 	return r, r.ask(ctx, client, f, agents)
 }
 
-// answers reports whether a pod may be the agent of its node: after a rollout an old one may end.
+// answers reports whether a pod may be the agent of its node.
 func answers(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil
 }
 
-// ask asks the agents, several at once. A node without one has a nil pod. It is an error if none answers, and
+// A fleetAgent is an agent, or a node without one.
+type fleetAgent struct {
+	node string
+	pod  *corev1.Pod // nil if there is none
+}
+
+// ask asks the agents, several at once. Of two on a node the graver answer counts. It is an error if none answers, and
 // one could not be asked or serves no port.
-func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags, agents map[string]*corev1.Pod) error {
+func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags, agents []fleetAgent) error {
 	r.Nodes = make([]fleetNode, len(agents))
 	errs := make([]error, len(agents))
 	var asking sync.WaitGroup
 	free := make(chan struct{}, askedAtOnce)
-	for i, name := range slices.Sorted(maps.Keys(agents)) {
+	for i, at := range agents {
 		free <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-free }()
-			n := fleetNode{Node: name, Word: diagnose.Unknown}
-			if n.State, errs[i] = askAgent(ctx, client, f, name, agents[name]); errs[i] == nil {
+			n := fleetNode{Node: at.node, Word: diagnose.Unknown}
+			if n.State, errs[i] = askAgent(ctx, client, f, at.node, at.pod); errs[i] == nil {
 				n.Word = n.State.Word
 			} else {
 				n.Error = strings.TrimPrefix(errs[i].Error(), "error trying to reach service: ") // apimachinery, pkg/util/proxy
@@ -226,20 +236,31 @@ func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interfac
 		switch {
 		case n.State != nil:
 			answered = true
-			r.Configurations[n.State.Configuration]++
 		case apierrors.IsForbidden(errs[i]):
 			none = fmt.Errorf("asking the agents: %w", errs[i])
 		case strings.HasSuffix(n.Error, "connection refused"):
 			none = fmt.Errorf("no agent serves port %s: they need --metrics-listen, as in the component deploy/monitoring", f.port)
 		}
-		if n.Word == diagnose.OK {
-			r.Fine++
-		}
 	}
 	if none != nil && !answered {
 		return none
 	}
-	slices.SortStableFunc(r.Nodes, func(a, b fleetNode) int { return cmp.Compare(gravity(a.Word), gravity(b.Word)) })
+	slices.SortStableFunc(r.Nodes, func(a, b fleetNode) int {
+		return cmp.Or(cmp.Compare(gravity(a.Word), gravity(b.Word)), cmp.Compare(a.Node, b.Node))
+	})
+	known := make(map[string]bool)
+	r.Nodes = slices.DeleteFunc(r.Nodes, func(n fleetNode) bool {
+		if known[n.Node] {
+			return true
+		}
+		if known[n.Node] = true; n.Word == diagnose.OK {
+			r.Fine++
+		}
+		if n.State != nil {
+			r.Configurations[n.State.Configuration]++
+		}
+		return false
+	})
 	return nil
 }
 

@@ -171,6 +171,15 @@ pod agent-6  UNKNOWN         its agent's pod agent-6 is Pending
 o            FULL        3h  podnet: full
 1 of 14 nodes are fine.
 `},
+		{"the graver of two agents on a node counts",
+			[]fleetPod{fine("a"), {node: "a", body: state("a", "FULL", "podnet", "full")}, {node: "b", body: state("b", "FULL", "podnet", "full")}, fine("b")},
+			nil, statusLeaked, `
+NODE  STATE  SINCE  WHAT (-o json has all)
+a     FULL      3h  podnet: full
+b     FULL      3h  podnet: full
+0 of 2 nodes are fine.
+nodes without an agent are not known: no such right
+`},
 		{"it hangs", []fleetPod{{node: "a", status: -1}}, []string{}, statusLeaked, `
 NODE  STATE    SINCE  WHAT (-o json has all)
 a     UNKNOWN         no answer within 1s
