@@ -165,7 +165,7 @@ func (l limited) RoundTrip(q *http.Request) (*http.Response, error) {
 func askFleet(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags) (*fleetReport, error) {
 	list, cancel := context.WithTimeout(ctx, 10*f.timeout)
 	defer cancel()
-	pods, err := client.Pods(f.namespace).List(list, metav1.ListOptions{LabelSelector: f.selector})
+	pods, err := client.Pods(f.namespace).List(list, metav1.ListOptions{LabelSelector: f.selector, ResourceVersion: "0"})
 	if err != nil {
 		return nil, fmt.Errorf("listing the agents: %w", err)
 	}
@@ -184,16 +184,34 @@ func askFleet(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetF
 			}
 		}
 	}
-	nodes, err := client.Nodes().List(list, metav1.ListOptions{LabelSelector: "kubernetes.io/os=linux"})
+	names, err := nodeNames(list, client)
 	if err != nil {
 		r.Note = "nodes without an agent are not known: " + err.Error()
 	}
-	for i := range nodes.Items { // none after an error
-		if name := nodes.Items[i].Name; !known[name] {
+	for _, name := range names {
+		if !known[name] {
 			agents = append(agents, fleetAgent{name, nil})
 		}
 	}
 	return r, r.ask(ctx, client, f, agents)
+}
+
+// nodeNames lists the nodes, without their specs and statuses: those of thousands are large.
+func nodeNames(ctx context.Context, client typedcorev1.CoreV1Interface) (names []string, err error) {
+	result := client.RESTClient().Get().Resource("nodes").Param("labelSelector", "kubernetes.io/os=linux").Param("resourceVersion", "0").
+		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(ctx)
+	body, _ := result.Raw()
+	if err = result.Error(); err != nil { // which says more than that of Raw
+		return nil, err
+	}
+	var nodes struct {
+		Items []struct{ Metadata struct{ Name string } }
+	}
+	err = json.Unmarshal(body, &nodes)
+	for _, n := range nodes.Items {
+		names = append(names, n.Metadata.Name)
+	}
+	return names, err
 }
 
 // answers reports whether a pod may be the agent of its node.

@@ -88,7 +88,11 @@ func fleetServer(t *testing.T, pods []fleetPod, nodes []string) string {
 		}
 		write(w, 200, map[string]any{"kind": "PodList", "apiVersion": "v1", "items": items})
 	})
-	mux.HandleFunc("/api/v1/nodes", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("/api/v1/nodes", func(w http.ResponseWriter, r *http.Request) {
+		accept := r.Header.Get("Accept")
+		if !strings.HasPrefix(accept, "application/json;as=PartialObjectMetadataList;") || r.FormValue("resourceVersion") != "0" {
+			t.Errorf("more than names is asked for: %q, %s", accept, r.URL)
+		}
 		var items []any
 		for _, name := range nodes {
 			items = append(items, map[string]any{"metadata": map[string]any{"name": name}})
