@@ -104,7 +104,7 @@ func TestHazard63NetworkWithATypingError(t *testing.T) {
 var errAway = fmt.Errorf("%w: the source is away", gc.ErrRefused)
 
 // A pass that hangs where no time limit applies, on a disk for example, is reported: at the end of
-// the hook, and later.
+// the hook, and later. So is a disk that hangs when a pass has ended: health answers meanwhile.
 func TestPassThatNeverEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged logged
@@ -140,6 +140,31 @@ func TestPassThatNeverEnds(t *testing.T) {
 		says("")
 		time.Sleep(passTime)
 		says("1h5m")
+		hangs, looks := make(chan struct{}), 0
+		a.statuses.look = func(*diagnose.Place) { looks++; <-hangs }
+		for range 2 {
+			noted := make(chan struct{})
+			go func() { defer close(noted); a.statuses.note(gc.Report{}, nil, nil, nil) }()
+			synctest.Wait()
+			if !a.statuses.mu.TryLock() {
+				t.Fatal("a disk that hangs keeps health from answering")
+			}
+			a.statuses.mu.Unlock()
+			says("") // a pass has ended
+			<-noted
+			if got := get(a, "/healthz").Body.String(); !strings.Contains(got, "UNKNOWN: the disk of the data directory does not answer") {
+				t.Errorf("health does not report the disk: %s", got)
+			}
+		}
+		if looks != 1 {
+			t.Errorf("beside a look that hangs there are %d", looks-1)
+		}
+		close(hangs)
+		synctest.Wait()
+		a.statuses.note(gc.Report{}, nil, nil, nil)
+		if got := get(a, "/healthz").Body.String(); got != "ok\n" {
+			t.Errorf("the disk answers again, and health reports %s", got)
+		}
 		shared := status{found: make([]diagnose.Finding, 0, 2), err: errAway} // by requests at the same time
 		if all := a.all(&shared, time.Now()); len(all) != 2 || shared.found[:1][0].Text != "" {
 			t.Errorf("%v overwrite those of another request", all)

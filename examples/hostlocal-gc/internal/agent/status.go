@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
@@ -20,9 +21,11 @@ import (
 
 // A statusStore holds what the passes reported. A stored report is immutable.
 type statusStore struct {
-	since time.Time
+	since   time.Time
+	look    func(*diagnose.Place) // (*diagnose.Place).Look, which reads the disk
+	looking atomic.Bool           // a look has not ended
 
-	mu   sync.Mutex // guards last
+	mu   sync.Mutex // guards last; nobody reads a disk meanwhile
 	last status
 }
 
@@ -56,11 +59,20 @@ type released struct {
 
 func newStatusStore(opts *Options) *statusStore {
 	now := time.Now()
-	return &statusStore{since: now, last: status{ended: now, opts: opts, released: make(map[string]released), answered: make(map[string]bool)}}
+	return &statusStore{since: now, look: (*diagnose.Place).Look, last: status{ended: now, opts: opts, released: make(map[string]released), answered: make(map[string]bool)}}
 }
 
-// note stores the result of a pass.
+// note stores the result of a pass, and then what it finds. Passes call it one at a time.
 func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network, notes []string) {
+	s.noteReport(report, err, confs, notes)
+	last := s.get()
+	found := s.findings(&last)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last.found = found
+}
+
+func (s *statusStore) noteReport(report gc.Report, err error, confs []cniconf.Network, notes []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last.confs, s.last.notes = confs, notes
@@ -83,7 +95,6 @@ func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network,
 		s.last.hookOver = true
 		s.last.ready = s.last.ready || report.Looks > 0
 	}
-	s.last.found = s.last.findings()
 }
 
 // hasJudged reports whether a pass has judged reservations: it was not refused, and could list them.
@@ -107,9 +118,33 @@ func (s *statusStore) get() status {
 	return last
 }
 
+// lookTime is the longest time for a look at the data directory.
+const lookTime = 5 * time.Second
+
+// lookAt looks at a place, and reports whether the disk answered in time. A look that hangs is left behind, and
+// until it ends there is no other.
+func (s *statusStore) lookAt(p *diagnose.Place) bool {
+	if !s.looking.CompareAndSwap(false, true) {
+		return false
+	}
+	own, done := *p, make(chan struct{})
+	go func() {
+		defer close(done)
+		defer s.looking.Store(false)
+		s.look(&own)
+	}()
+	select {
+	case <-done:
+		*p = own
+		return true
+	case <-time.After(lookTime):
+		return false
+	}
+}
+
 // findings returns what no pass settles and needs a person. A refused pass ends no finding: it judged
 // nothing.
-func (s *status) findings() []diagnose.Finding {
+func (store *statusStore) findings(s *status) []diagnose.Finding {
 	p := &diagnose.Place{Report: s.shown, Confs: s.confs, DirNamed: true, DryRun: s.opts.Passes.DryRun}
 	if len(s.report.Networks) > 0 { // also a refused pass has seen the directories
 		p.Report.Missing, p.Report.DataDirMissing = s.report.Missing, s.report.DataDirMissing
@@ -117,11 +152,15 @@ func (s *status) findings() []diagnose.Finding {
 	if !s.judged {
 		p.Refused = []string{"see below"}
 	}
-	p.Look()
+	answers := store.lookAt(p)
 	all := slices.DeleteFunc(diagnose.Findings([]*diagnose.Place{p}), func(f diagnose.Finding) bool {
 		released := f.Word == diagnose.Leaked && !p.DryRun && slices.Contains(p.Report.Networks, f.Network) // by the next pass
 		return f.Word == diagnose.OK || f.Word == diagnose.Unknown || released
 	})
+	if !answers {
+		all = append(all, diagnose.Finding{Word: diagnose.Unknown, Text: "the disk of the data directory does not answer",
+			Do: "The node's kernel log says why."})
+	}
 	if silent := s.neverAnswered(); len(silent) > 0 {
 		all = append(all, diagnose.Finding{Word: diagnose.Unknown, Text: "no answer since the start: " + strings.Join(silent, ", "),
 			Do: "Is it up, is its socket mounted, and may the agent ask it?"})
