@@ -69,33 +69,38 @@ func prefersHTML(accept []string) bool { return strings.Contains(strings.Join(ac
 
 // healthy says that the process answers. A restart would repair neither a source nor a disk that
 // fails, and would lose what was learned of the node's clock (R5).
-func (a *Agent) healthy(w http.ResponseWriter, _ *http.Request) {
-	fmt.Fprintln(w, "ok")
-	a.findings(w)
+func (a *Agent) healthy(detailed bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "ok")
+		a.findings(w, detailed)
+	}
 }
 
 // ready says whether each source has answered. A setting that is wrong then stops a rollout. What
 // fails later does not: the agent waits for it, and so would the next one. Only detailed answers
 // have the error, which may name a pod.
 func (a *Agent) ready(detailed bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
 		if last := a.statuses.get(); !last.ready {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			fmt.Fprintln(w, "waiting for the first answer of each source")
 			if detailed && last.err != nil {
 				fmt.Fprintln(w, last.err)
 			}
-			a.findings(w)
+			a.findings(w, detailed)
 			return
 		}
-		a.healthy(w, nil)
+		a.healthy(detailed)(w, r)
 	}
 }
 
-// findings lists the findings, one a line.
-func (a *Agent) findings(w io.Writer) {
+// findings lists the findings, one a line. Only detailed ones have what a tenant may have named.
+func (a *Agent) findings(w io.Writer, detailed bool) {
 	last := a.statuses.get()
-	for _, line := range lines(a.all(&last, time.Now())) {
-		fmt.Fprintln(w, line)
+	for _, f := range a.all(&last, time.Now()) {
+		if !detailed {
+			f.Text = nameless(f.Text) // before the line is cut
+		}
+		fmt.Fprintln(w, f.Line())
 	}
 }

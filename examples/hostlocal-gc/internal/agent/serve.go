@@ -132,7 +132,7 @@ func (a *Agent) metricsHandler() http.Handler {
 
 func (a *Agent) harmless(detailed bool) *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", a.healthy)
+	mux.HandleFunc("GET /healthz", a.healthy(detailed))
 	mux.HandleFunc("GET /readyz", a.ready(detailed))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
 	mux.HandleFunc("GET "+NodePath, a.node)

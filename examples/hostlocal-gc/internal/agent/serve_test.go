@@ -247,11 +247,7 @@ func TestHostHeader(t *testing.T) {
 	a.statuses.note(gc.Report{}, nil, nil, nil) // nothing is reserved, so it asked no source, and is not ready
 	a.statuses.note(gc.Report{}, errAway, nil, nil)
 	for path, want := range map[string]string{"/readyz": "503 was refused", debugPath: "404 not found"} {
-		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
-		r.Host = "127.0.0.1"
-		all, metrics := httptest.NewRecorder(), httptest.NewRecorder()
-		a.handler().ServeHTTP(all, r)
-		a.metricsHandler().ServeHTTP(metrics, r)
+		all, metrics := get(a, path), beside(t, a, "127.0.0.1", path)
 		code, text, _ := strings.Cut(want, " ")
 		if got := metrics.Body.String(); strconv.Itoa(metrics.Code) != code || !strings.Contains(got, text) ||
 			strings.Contains(got, errAway.Error()) || !strings.Contains(all.Body.String(), errAway.Error()) {

@@ -102,7 +102,7 @@ func (a *Agent) nodeState(now time.Time) NodeState {
 }
 
 var (
-	quotedText = regexp.MustCompile(`"[^"]*"`)
+	quotedText = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 	word       = regexp.MustCompile(`[^\s,;()]+`)
 )
 

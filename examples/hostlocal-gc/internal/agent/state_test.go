@@ -15,24 +15,31 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
+// beside asks for what is served beside the metrics.
+func beside(t *testing.T, a *Agent, host, path string) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+	r.Host = host
+	w := httptest.NewRecorder()
+	a.metricsHandler().ServeHTTP(w, r)
+	return w
+}
+
 // nodeOf asks an agent for the state of its node, as the API server's proxy does.
 func nodeOf(t *testing.T, a *Agent) (state NodeState, text string) {
 	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, NodePath, nil)
-	r.Host = "api.cluster.example:6443"
-	w := httptest.NewRecorder()
-	a.metricsHandler().ServeHTTP(w, r)
+	w := beside(t, a, "api.cluster.example:6443", NodePath)
 	if err := json.Unmarshal(w.Body.Bytes(), &state); err != nil || w.Code != http.StatusOK {
 		t.Fatalf("%d %v: %s", w.Code, err, w.Body)
 	}
 	return state, w.Body.String()
 }
 
-// With all that a report can have, the state names no pod, no container and no address.
+// With all that a report can have, the state and what else is served beside the metrics names no pod, no container and no address.
 func TestNodeStateNamesNothing(t *testing.T) {
 	a := bare(Options{Node: "node-1", Version: "v9", Configuration: "c0ffee"})
 	names := []string{"secret-pod", "10.9.8.", "fd00:9", strings.Repeat("ab", 6), "tenant"}
@@ -50,16 +57,22 @@ func TestNodeStateNamesNothing(t *testing.T) {
 	a.statuses.note(report, nil, nil, nil)
 	a.statuses.note(report, err, nil, nil)
 	a.noteNode(time.Now())
+	a.statuses.last.found = append(a.statuses.last.found, diagnose.Finding{Word: diagnose.Full, Network: strings.Repeat("n", 80),
+		Text: `13 reserved, 13 in one namespace of process 7, mounted at "/a\"/` + strings.Repeat("tenant", 20) + `", from 10.9.8.7`})
 	state, text := nodeOf(t, a)
-	for _, name := range names {
-		if strings.Contains(text, name) {
-			t.Errorf("it has %s: %s", name, text)
+	for path, text := range map[string]string{
+		NodePath: text, "/healthz": beside(t, a, "localhost", "/healthz").Body.String(), "/readyz": beside(t, a, "localhost", "/readyz").Body.String(),
+	} {
+		for _, name := range names {
+			if strings.Contains(text, name) || !strings.Contains(text, "13 in one namespace") {
+				t.Errorf("%s has %s, or not all: %s", path, name, text)
+			}
 		}
 	}
 	if len(state.Findings) < 5 || len(state.Networks) != 3 || state.Networks[0].Reservations["in-use"]["container-live"] == 0 || state.Configuration != "c0ffee" {
 		t.Errorf("it is not all there: %s", text)
 	}
-	const found = `31 in one namespace of process 7, mounted at "/tenant/web", from 10.9.8.7:80, 10.9.8.7, [fd00:9::1]:80 and fd00:9::1: 5 leaked.`
+	const found = `31 in one namespace of process 7, mounted at "/tenant/\"web", from 10.9.8.7:80, 10.9.8.7, [fd00:9::1]:80 and fd00:9::1: 5 leaked.`
 	const want = `31 in one namespace of process 7, mounted at "...", from an address, an address, an address and an address 5 leaked.`
 	if got := nameless(found); got != want {
 		t.Errorf("got %s, want %s", got, want)
