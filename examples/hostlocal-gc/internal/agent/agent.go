@@ -95,7 +95,7 @@ func New(opts Options) (*Agent, error) {
 			found.WithLabelValues(f.Word, f.Network).Add(float64(max(1, len(f.Items))))
 		}
 		a.log(&report)
-		if !a.statuses.get().ready { // a hook that finds nothing reserved asks no source
+		if report.Looks == 0 && !a.statuses.get().ready { // a hook that finds nothing reserved asks no source
 			a.reconciler.Trigger()
 		}
 	}

@@ -76,14 +76,14 @@ func (a *Agent) healthy(detailed bool) http.HandlerFunc {
 	}
 }
 
-// ready says whether each source has answered. A setting that is wrong then stops a rollout. What
-// fails later does not: the agent waits for it, and so would the next one. Only detailed answers
+// ready says whether each source has answered, and not against the settings. A setting that is wrong then stops a
+// rollout. What fails later does not: the agent waits for it, and so would the next one. Only detailed answers
 // have the error, which may name a pod.
 func (a *Agent) ready(detailed bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if last := a.statuses.get(); !last.ready {
 			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprintln(w, "waiting for the first answer of each source")
+			fmt.Fprintln(w, "waiting for a pass in which each source answers, and live pods' addresses have their network's directory")
 			if detailed && last.err != nil {
 				fmt.Fprintln(w, last.err)
 			}

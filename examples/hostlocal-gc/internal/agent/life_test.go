@@ -50,7 +50,8 @@ func TestReadyOnceEachSourceAnswered(t *testing.T) {
 		want         string
 	}{
 		{"it lives", "/healthz", 200, "ok\n"},
-		{"it waits for a source", "/readyz", 503, "waiting for the first answer of each source\n" +
+		{"it waits for a source", "/readyz", 503, "waiting for a pass in which each source answers, " +
+			"and live pods' addresses have their network's directory\n" +
 			"no answer of the pod sources counts, so nothing was released: "},
 		{"a person sees why", debugPath + "?format=html", 200, "was refused"},
 		{"a person sees why", "/readyz", 503, refused},
@@ -75,29 +76,39 @@ func TestReadyOnceEachSourceAnswered(t *testing.T) {
 	}
 }
 
-// With a typing error in a network's name nothing is released. Log, metric, health and page report
-// it, long before the interval ends: the hook asks no source, so a pass follows that does.
+// With a typing error in a network's name nothing is released, and the agent is not ready, which stops a rollout.
+// Log, metric, health and page report it, long before the interval ends: the hook asks no source, so a pass follows
+// that does. It becomes ready when the network has its directory.
 func TestHazard63NetworkWithATypingError(t *testing.T) {
-	dir := t.TempDir() // above the data directory
-	live := cnitest.Reserve(t, filepath.Join(dir, "networks"), "podnet", "10.1.0.2", sandbox("live"), time.Hour)
-	leaked := cnitest.Reserve(t, filepath.Join(dir, "networks"), "podnet", "10.1.0.3", sandbox("leaked"), time.Hour)
-	source := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return livePod(netip.MustParseAddr("10.1.0.2")), nil })
-	a, log, _, end := running(t, Options{DataDir: dir, Networks: []string{"podnet"}, Source: source, Passes: gc.Options{Interval: time.Hour}})
-	const want = "podnet, while live pods have 1 address that is reserved nowhere"
-	cnitest.Until(t, "health reports it", func() bool { return strings.Contains(get(a, "/healthz").Body.String(), want) })
-	cnitest.Until(t, "the log reports it", func() bool { return strings.Contains(log.String(), "MISSING: podnet") })
-	for path, want := range map[string]string{
-		"/healthz": "ok\n", "/readyz": want, debugPath + "?format=html": "MISSING: podnet: ", // 200: a restart would not help
-		"/metrics": "\nhostlocal_gc_findings{network=\"podnet\",word=\"MISSING\"} 1\n",
-	} {
-		if got := get(a, path); got.Code != 200 || !strings.Contains(got.Body.String(), want) {
-			t.Errorf("%s gives %d without %q:\n%s", path, got.Code, want, got.Body)
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir() // above the data directory
+		live := cnitest.Reserve(t, filepath.Join(dir, "networks"), "podnet", "10.1.0.2", sandbox("live"), time.Hour)
+		leaked := cnitest.Reserve(t, filepath.Join(dir, "networks"), "podnet", "10.1.0.3", sandbox("leaked"), time.Hour)
+		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return livePod(netip.MustParseAddr("10.1.0.2")), nil })
+		a, log, hangup, end := running(t, Options{DataDir: dir, Networks: []string{"podnet"}, Source: source, Passes: gc.Options{Interval: time.Hour}})
+		const want = "podnet, while live pods have 1 address that is reserved nowhere"
+		cnitest.Until(t, "health reports it", func() bool { return strings.Contains(get(a, "/healthz").Body.String(), want) })
+		cnitest.Until(t, "the log reports it", func() bool { return strings.Contains(log.String(), "MISSING: podnet") })
+		for path, want := range map[string]string{
+			"/healthz": "ok\n", "/readyz": want, debugPath + "?format=html": "MISSING: podnet: ", // 200: a restart would not help
+			"/metrics": "\nhostlocal_gc_findings{network=\"podnet\",word=\"MISSING\"} 1\n",
+		} {
+			if got := get(a, path); (got.Code == 200) != (path != "/readyz") || !strings.Contains(got.Body.String(), want) {
+				t.Errorf("%s gives %d without %q:\n%s", path, got.Code, want, got.Body)
+			}
 		}
-	}
-	end()
-	if !cnitest.Exists(live) || !cnitest.Exists(leaked) {
-		t.Error("something was released in a directory that is not the data directory's")
-	}
+		time.Sleep(time.Hour / 2)
+		if n := a.statuses.get().passes; n > 2 {
+			t.Errorf("it made %d passes before the interval ended", n)
+		}
+		cnitest.Reserve(t, dir, "podnet", "10.1.0.2", sandbox("live"), time.Hour)
+		hangup <- syscall.SIGHUP
+		cnitest.Until(t, "it is ready", func() bool { return get(a, "/readyz").Code == 200 })
+		end()
+		if !cnitest.Exists(live) || !cnitest.Exists(leaked) {
+			t.Error("something was released in a directory that is not the data directory's")
+		}
+	})
 }
 
 var errAway = fmt.Errorf("%w: the source is away", gc.ErrRefused)

@@ -55,7 +55,6 @@ type page struct {
 	Error    bool    // the last pass had an error
 	Sources  []string
 	Networks []section
-	Notes    []string // errors of the configurations
 }
 
 // An alert is a finding, of whose items the page shows some.
@@ -71,7 +70,7 @@ func (a *Agent) writePage(w io.Writer, now time.Time) error {
 	p := page{
 		Style: template.CSS(pageStyle), // a constant of this program
 		Node:  o.Node, DataDir: o.DataDir, MinAge: minimumAge(&o.Passes), Interval: cmp.Or(o.Passes.Interval, gc.DefaultInterval), DryRun: o.Passes.DryRun,
-		Now: stamp(now), Since: term.Age(now, a.statuses.since), Sentence: sentence(&last, now), Error: last.err != nil, Notes: last.notes,
+		Now: stamp(now), Since: term.Age(now, a.statuses.since), Sentence: sentence(&last, now), Error: last.err != nil,
 	}
 	for _, f := range a.all(&last, now) {
 		p.Alerts = append(p.Alerts, alert{f})

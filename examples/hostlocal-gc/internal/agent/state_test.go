@@ -92,10 +92,11 @@ func TestNodeState(t *testing.T) {
 			dryRun bool
 			err    error
 			found  []gc.Entry
+			notes  []string // of configurations
 			want   []string // word, network, and the minute since which it is so
 		}{
 			{reason: "before the first pass nothing is known", want: []string{"UNKNOWN  0"}},
-			{reason: "the first pass was refused", err: errAway, want: []string{"UNKNOWN  1", "UNKNOWN  1"}},
+			{reason: "the first pass was refused, and a configuration is yet to come", err: errAway, notes: []string{"none"}, want: []string{"UNKNOWN  1", "UNKNOWN  1"}},
 			{reason: "another one, too", err: errAway, want: []string{"UNKNOWN  1", "UNKNOWN  1"}},
 			{reason: "a leak is released by the next pass", found: []gc.Entry{entry("podnet", gc.NotTried)}},
 			{reason: "but not in dry run", dryRun: true, found: []gc.Entry{entry("podnet", gc.NotTried)}, want: []string{"LEAKED podnet 4"}},
@@ -103,7 +104,8 @@ func TestNodeState(t *testing.T) {
 			{reason: "a conflict comes, which is less grave", found: []gc.Entry{entry("podnet", gc.TwoPods), entry("other", gc.NetworkNotNamed)},
 				want: []string{"LEAKED other 5", "CONFLICT podnet 6"}},
 			{reason: "a pass that judged nothing ends no finding", err: errAway, want: []string{"UNKNOWN  7", "LEAKED other 5", "CONFLICT podnet 6"}},
-			{reason: "all is well", found: []gc.Entry{entry("podnet", gc.ContainerLive)}},
+			{reason: "all is well, but a configuration can't be read", found: []gc.Entry{entry("podnet", gc.ContainerLive)}, notes: []string{"none"},
+				want: []string{"CONFIG  8"}},
 			{reason: "the conflict is a new one", found: []gc.Entry{entry("podnet", gc.TwoPods)}, want: []string{"CONFLICT podnet 9"}},
 			{reason: "no pass has ended for long", want: []string{"UNKNOWN  9", "CONFLICT podnet 9"}},
 		} {
@@ -115,7 +117,7 @@ func TestNodeState(t *testing.T) {
 				if row.err != nil {
 					report.Sources[0].Error = row.err.Error()
 				}
-				a.statuses.note(report, row.err, nil, nil)
+				a.statuses.note(report, row.err, nil, row.notes)
 				a.noteNode(time.Now())
 			case a.statuses.get().passes > 0:
 				time.Sleep(gc.DefaultInterval + passTime)

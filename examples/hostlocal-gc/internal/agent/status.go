@@ -48,7 +48,9 @@ type status struct {
 	answered      map[string]bool         // by name in reports: whether the source ever answered
 	hookOver      bool                    // the hook at the start has ended, well or not; never reset
 	since         map[[2]string]time.Time // since when findings exist, by word and network; never changed
-	ready         bool                    // all sources have, in one pass, and each answer counted; never reset
+	// ready is set after a pass in which all sources answered, each answer counted, and no address of a live pod
+	// was reserved nowhere while a network had no directory. It is never reset.
+	ready bool
 }
 
 // released counts the releases in a network since the process started.
@@ -70,6 +72,8 @@ func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last.found = found
+	lost := slices.ContainsFunc(found, func(f diagnose.Finding) bool { return f.Word == diagnose.Missing && f.Items != nil })
+	s.last.ready = s.last.ready || report.Looks > 0 && !errors.Is(err, gc.ErrRefused) && !lost
 }
 
 func (s *statusStore) noteReport(report gc.Report, err error, confs []cniconf.Network, notes []string) {
@@ -93,7 +97,6 @@ func (s *statusStore) noteReport(report gc.Report, err error, confs []cniconf.Ne
 	}
 	if !errors.Is(err, gc.ErrRefused) { // after a refusal the hook tries again
 		s.last.hookOver = true
-		s.last.ready = s.last.ready || report.Looks > 0
 	}
 }
 
@@ -157,6 +160,10 @@ func (store *statusStore) findings(s *status) []diagnose.Finding {
 		released := f.Word == diagnose.Leaked && !p.DryRun && slices.Contains(p.Report.Networks, f.Network) // by the next pass
 		return f.Word == diagnose.OK || f.Word == diagnose.Unknown || released
 	})
+	if len(s.notes) > 0 && s.hookOver {
+		all = append(all, diagnose.Finding{Word: diagnose.Config, Text: strings.Join(s.notes, "; "),
+			Do: "Is the path of --cni-conf right, and its directory mounted? Ranges are not known, and full ones not noticed."})
+	}
 	if !answers {
 		all = append(all, diagnose.Finding{Word: diagnose.Unknown, Text: "the disk of the data directory does not answer",
 			Do: "The node's kernel log says why."})
