@@ -119,7 +119,7 @@ func TestLogOfFindings(t *testing.T) {
 	const (
 		finding = `"A person should look at this node" "findings"="`
 		lost    = `UNRESERVED: 1 address of a live pod is not reserved, so host-local may hand it out again; `
-		other   = `LEAKED: other: 1 address leaked in a network that is not named"`
+		other   = `LEAKED: other: 1 address without an owner that these sources know, in a network that is not named"`
 	)
 	for _, row := range []struct {
 		reason string

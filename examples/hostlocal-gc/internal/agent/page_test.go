@@ -124,7 +124,7 @@ func TestPageSays(t *testing.T) {
 		{
 			"a leak in a network that is only read", Options{}, report(asItIs, held, other), nil,
 			[]string{"2 networks, 2 reservations", "<h2>other <small>only read", "its network is not among those to release in",
-				`<div class="alert"><b>LEAKED: other: 1 address leaked in a network that is not named.</b>`}, "alert live",
+				`<div class="alert"><b>LEAKED: other: 1 address without an owner that these sources know, in a network that is not named.</b>`}, "alert live",
 		},
 		{
 			"those with one reason are one line, and urgent ones come first", Options{},

@@ -78,6 +78,9 @@ func (a *Agent) nodeState(now time.Time) NodeState {
 		Word: diagnose.OK, LastPass: last.ended, Networks: []NodeNetwork{},
 	}
 	for _, f := range a.all(&last, now) {
+		if f.Word == diagnose.Leaked && !slices.Contains(last.shown.Networks, f.Network) {
+			continue // another runtime's, perhaps; Networks has the numbers
+		}
 		since := cmp.Or(last.since[[2]string{f.Word, f.Network}], last.ended) // if no pass has ended since
 		state.Findings = append(state.Findings, NodeFound{f.Word, f.Network, nameless(f.Text), since})
 	}

@@ -175,9 +175,9 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(unnamed)) {
-		all = append(all, Finding{Word: Leaked, Network: name, Run: p.command("release", name),
-			Text: plural(unnamed[name], "address", "addresses") + " leaked in a network that is not named",
-			Do:   "HOSTLOCAL_GC_NETWORK or --network names it."})
+		all = append(all, Finding{Word: Leaked, Network: name, // no command: it may be another runtime's
+			Text: plural(unnamed[name], "address", "addresses") + " without an owner that these sources know, in a network that is not named",
+			Do:   "HOSTLOCAL_GC_NETWORK or --network names it. Never release there if another runtime, such as podman, uses it."})
 	}
 	if n := len(p.Report.Duplicates); n > 0 {
 		var items []string

@@ -57,7 +57,7 @@ func TestFindings(t *testing.T) {
 		{"leaks in a network that is not named", Place{Confs: small,
 			Report: with(held(gc.ContainerLive, gc.NetworkNotNamed), func(r *gc.Report) {
 				r.Reservations[1].Network = "other"
-			})}, "LEAKED OK", "other: 1 address leaked in a network that is not named"},
+			})}, "LEAKED OK", "other: 1 address without an owner that these sources know, in a network that is not named"},
 		{"leaks, and the range is not known", Place{Report: held(gc.Unowned)}, "LEAKED", "1 reservation, all leaked"},
 		{"no leaks, and the range is not known", Place{Report: held(gc.ContainerLive)}, "UNKNOWN", "its range is not known"},
 		{"the user named a data directory that does not exist",
