@@ -66,6 +66,9 @@ func TestAlerts(t *testing.T) {
 		}
 		return finding(nil, slices.Repeat([]gc.Reason{gc.ContainerLive}, pods)...)(m, now)
 	}
+	fills := func(m int, now time.Time) []pass {
+		return finding(nil, slices.Repeat([]gc.Reason{gc.ContainerLive}, min(70, m*70/15))...)(m, now)
+	}
 	with := func(of passes, change func(m int, r *gc.Report)) passes {
 		return func(m int, now time.Time) []pass {
 			p := of(m, now)
@@ -114,6 +117,7 @@ func TestAlerts(t *testing.T) {
 			"RangeFullSoon:148-165 RangeNearlyFull:195-220"},
 		{"the same, each two hours", scenario{to: 950, length: 950, passes: grows(120)}, ""},
 		{"a healthy node: sixteen pods start at once, and all are replaced every hour", scenario{to: 1000, length: 1000, size: 30, passes: rolling}, ""},
+		{"a node joins, and fills to seven tenths in a quarter of an hour", scenario{to: 300, length: 300, size: 100, passes: fills}, ""},
 		{"a conflict stays, and its reason changes: a pod is listed now and then", scenario{to: 121, passes: conflict}, "Conflict:15-121"},
 		{"the node is full, and later nine of ten addresses are reserved", scenario{to: 240, passes: filled}, "RangeNearlyFull:30-66"},
 		{"also in dry run: the directory was removed under live pods, and two get one address",
