@@ -28,7 +28,7 @@ const (
 	// and maxPages limit what is written at the same time: a report is kept until its clients have
 	// read it, and making the page of a large node takes tens of megabytes.
 	maxConns   = 256
-	maxReports = 10
+	maxReports = 3
 	maxPages   = 1
 	// graceTime is the time that open answers have when the agent ends. Then their connections are
 	// closed.
