@@ -68,7 +68,7 @@ func newStatusStore(opts *Options) *statusStore {
 func (s *statusStore) note(report gc.Report, err error, confs []cniconf.Network, notes []string) {
 	s.noteReport(report, err, confs, notes)
 	last := s.get()
-	found := s.findings(&last)
+	found := last.findings(s.lookAt)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last.found = found
@@ -147,7 +147,7 @@ func (s *statusStore) lookAt(p *diagnose.Place) bool {
 
 // findings returns what no pass settles and needs a person. A refused pass ends no finding: it judged
 // nothing.
-func (store *statusStore) findings(s *status) []diagnose.Finding {
+func (s *status) findings(lookAt func(*diagnose.Place) bool) []diagnose.Finding {
 	p := &diagnose.Place{Report: s.shown, Confs: s.confs, DirNamed: true, DryRun: s.opts.Passes.DryRun}
 	if len(s.report.Networks) > 0 { // also a refused pass has seen the directories
 		p.Report.Missing, p.Report.DataDirMissing = s.report.Missing, s.report.DataDirMissing
@@ -155,7 +155,7 @@ func (store *statusStore) findings(s *status) []diagnose.Finding {
 	if !s.judged {
 		p.Refused = []string{"see below"}
 	}
-	answers := store.lookAt(p)
+	answers := lookAt(p)
 	all := slices.DeleteFunc(diagnose.Findings([]*diagnose.Place{p}), func(f diagnose.Finding) bool {
 		released := f.Word == diagnose.Leaked && !p.DryRun && slices.Contains(p.Report.Networks, f.Network) // by the next pass
 		return f.Word == diagnose.OK || f.Word == diagnose.Unknown || released
