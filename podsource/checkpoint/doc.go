@@ -50,7 +50,8 @@
 // whose namespace is not known counts as live, and so do all if the node's processes can't be
 // read: the agent needs hostPID and CAP_SYS_PTRACE, and in a node that is itself a container, as in
 // kind, Options.Nested and some container that runs. The answer's Note says why. The processes are read only if a
-// recorded namespace is not at its path.
+// recorded namespace is not at its path. An entry without a path, as a Backfill adds it, ends with a
+// DEL, a boot, or a Backfill from a source that must list its container and does not.
 //
 // # What it cannot see
 //
