@@ -221,8 +221,9 @@ func (s *server) detach(ctx context.Context, r *request) error {
 // that are not recorded by a pass, and forwards the request.
 //
 // Attachments younger than the minimum age stay: the runtime may have made its list before
-// their ADD ended. A request that has waited longer than that for others is an error. The pass asserts nothing, and so keeps what is young: an ADD of the server
-// before this one may be in flight, and its container is in no list.
+// their ADD ended. A request that has waited longer than that for others is an error. The pass
+// asserts nothing, and so keeps what is young: an ADD of the server before this one may be in
+// flight, and its container is in no list.
 func (s *server) gc(ctx context.Context, r *request) error {
 	answer, err := r.valid.Pods(ctx)
 	if err != nil {

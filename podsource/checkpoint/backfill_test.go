@@ -575,9 +575,9 @@ func TestHazard110NoLongerListed(t *testing.T) {
 		c := begun(t, newPath(t), served, row.entry)
 		set(c, 0, c.state.Load().gap, row.stepped)
 		cri := runtimeOf(row.list)
-		cri.Names = podsource.SandboxContainers
+		cri.Names, cri.Pods[0].ContainerIDs = podsource.SandboxContainers, []string{"first", row.list}
 		must(t, c.Backfill(t.Context(), answers(cri), func(p podsource.Pod) (of []Entry, err error) {
-			if p.ContainerIDs[0] == "" { // of this pod it is known otherwise
+			if p.ContainerIDs[1] == "" { // of this pod it is known otherwise
 				of = append(of, Entry{Key: key(sandbox)})
 			}
 			return of, nil

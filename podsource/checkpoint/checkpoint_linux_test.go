@@ -243,10 +243,15 @@ func TestHazard51SameIDAgain(t *testing.T) {
 	path := filepath.Join(dir, "ns")
 	mountNS(t, path)()
 	n, c := newNode(t, "left"), begun(t, newPath(t), noLag, attachedTo("c", "10.0.0.9", path))
+	fill := func() {
+		set(c, 0, gap{From: time.Now().Add(-2 * time.Hour), To: time.Now()}, time.Time{})
+		must(t, c.Backfill(t.Context(), answers(runtimeOf("c")), by(map[string]string{"c": "10.0.0.3"})))
+	}
+	fill()
+	same(t, "recorded while its namespace is there", []string{"10.0.0.9"}, recorded(c))
 	unmount(t, path)
 	n.Reserve(network1, "10.0.0.3", "c", time.Hour)
-	set(c, 0, gap{From: time.Now().Add(-2 * time.Hour), To: time.Now()}, time.Time{})
-	must(t, c.Backfill(t.Context(), answers(runtimeOf("c")), by(map[string]string{"c": "10.0.0.3"})))
+	fill()
 	n.keeps("after the hook", c, "10.0.0.3")
 }
 
