@@ -213,7 +213,7 @@ func TestLog(t *testing.T) {
 		n := newTestNode(t)
 		n.fill(old)
 		n.write(n.recordFile("gone5"), fmt.Sprintf(`{"kind":"cniCacheV1","containerId":%q,"ifName":"eth0","networkName":%q,"netns":"/run/netns/gone5",`+
-			`"capabilityArgs":{"portMappings":[{"hostPort":8080,"protocol":"transport"}%s]}}`, sandbox("gone5"), network,
+			`"capabilityArgs":{"portMappings":[{"hostPort":8080,"protocol":"transports"}%s]}}`, sandbox("gone5"), network,
 			strings.Repeat(`,{"hostPort":8081,"containerPort":80,"protocol":"tcp"}`, 10_000)), old)
 		cmd := n.command(call{command: "ADD", id: "a"})
 		r, w, err := os.Pipe()
