@@ -46,8 +46,8 @@ file as host-local does, under the plugin's lock, only if
   - no source says that the container has ended, is not ready or has another
     address.
 
-It replaces no file. It says what disagrees of the others, with their pods: delete
-those, so that they are recreated.
+It replaces no file. Of the others it says what disagrees, and their pods:
+delete those, so that they are recreated.
 
 Exit status: 0 all are or would be reserved, 1 one can't be, or an error.`,
 		Example: `  hostlocal-gc repair
@@ -267,7 +267,9 @@ func (f *facts) judge(ip netip.Addr) (lost, error) {
 	}
 	// Multus' own entry has the address, too, and the name of its network, which is none of host-local.
 	entries := slices.DeleteFunc(slices.Clone(all), func(p *podsource.Pod) bool {
-		return !named(p) && slices.ContainsFunc(all, func(q *podsource.Pod) bool { return named(q) && slices.Equal(p.ContainerIDs, q.ContainerIDs) })
+		return !named(p) && slices.ContainsFunc(all, func(q *podsource.Pod) bool {
+			return named(q) && slices.Equal(p.ContainerIDs, q.ContainerIDs)
+		})
 	})
 	switch {
 	case len(namespaces) != 1:

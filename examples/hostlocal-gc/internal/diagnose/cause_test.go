@@ -250,7 +250,8 @@ func TestCauseOfADiskThatHangs(t *testing.T) {
 			var found []*gc.Entry
 			known, found = q.Find(t.Context(), &r, known)
 			if got := known.Of(&r.Reservations[0]); got != row.want || len(found) != row.found || looks.Load() != row.looks {
-				t.Errorf("%s: %q of %d after %d looks, want %q of %d after %d", row.reason, got, len(found), looks.Load(), row.want, row.found, row.looks)
+				t.Errorf("%s: %q of %d after %d looks, want %q of %d after %d",
+					row.reason, got, len(found), looks.Load(), row.want, row.found, row.looks)
 			}
 		}
 	})
