@@ -40,7 +40,7 @@ func (s *scan) noteNetNS(inode uint64, where string, err error) {
 	var list addresses
 	if err == nil {
 		s.buf = slices.Grow(s.buf[:0], nl.RECEIVE_BUFFER_SIZE)
-		list, err = listAddresses(s.buf[:nl.RECEIVE_BUFFER_SIZE])
+		list, err = listAddresses(s.buf[:nl.RECEIVE_BUFFER_SIZE], func() { s.step(s.reads) })
 	}
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		s.err = fmt.Errorf("listing the addresses in network namespace %d, %s: %w", inode, where, err)
@@ -68,7 +68,8 @@ type addresses struct {
 }
 
 // listAddresses lists the addresses of the thread's network namespace, after
-// netlink.ErrDumpInterrupted not all.
+// netlink.ErrDumpInterrupted not all. It calls step before each of the four dumps, so that a whole
+// /16 can be listed with a CPU quota, and not before each message: a tenant may have any number.
 //
 // It lists each family by itself: in a dump of all families the kernel forgets between two of them
 // that the first was interrupted (rtnl_dump_all in its net/core/rtnetlink.c sets prev_seq to 0). It
@@ -81,7 +82,7 @@ type addresses struct {
 // The socket is connected to the kernel, so that no other can send to it: root of the network
 // namespace, a tenant, could make each listing fail (netlink_getsockbyportid). Package netlink has
 // no such socket.
-func listAddresses(buf []byte) (list addresses, err error) {
+func listAddresses(buf []byte, step func()) (list addresses, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return list, err
@@ -91,6 +92,7 @@ func listAddresses(buf []byte) (list addresses, err error) {
 	list.at = make(map[int]bool)
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6, netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		if err == nil {
+			step()
 			err = list.dump(fd, family, buf)
 		}
 	}

@@ -30,12 +30,16 @@ type cniADD struct {
 	netNS        string // CNI_NETNS
 }
 
-// readEnvironment notes the ADD that a process runs.
+// readEnvironment notes the ADD that a process runs, and the network namespace that it is in.
 func (s *scan) readEnvironment(pid, dir string) {
 	var text []byte
-	s.anyThread(pid, dir, func(dir string) bool {
-		text = s.read(dir, "/environ", maxEnvironment)
-		return len(text) > 0 // else it has ended, or is a kernel thread, or was started without one
+	// Without an environment it was started so, or is a kernel thread, or it has ended. While it ends it
+	// may still be in a namespace (do_exit in the kernel's kernel/exit.c), so a second thread must show it.
+	s.anyThread(pid, dir, func(thread string) bool {
+		text = s.read(thread, "/environ", maxEnvironment)
+		inode, runs := s.nsInode(thread, "/ns/net")
+		s.withProcess[inode] = true
+		return len(text) > 0 || runs && thread != dir
 	})
 	const add = "CNI_COMMAND=ADD\x00"
 	isADD := bytes.HasPrefix(text, []byte(add)) || bytes.Contains(text, []byte("\x00"+add))

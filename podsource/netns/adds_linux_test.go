@@ -177,20 +177,21 @@ func bindNamespace(t testing.TB, pid int, path string) {
 	}
 }
 
-// enter starts a process in the network namespace of another process.
-func enter(t testing.TB, target int, attr *syscall.SysProcAttr, env ...string) {
+// enter starts a process in the network namespace of another process. stop ends it.
+func enter(t testing.TB, target int, attr *syscall.SysProcAttr, env ...string) (pid int, stop func()) {
 	t.Helper()
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", target))
 	if err != nil {
 		t.Fatal(err)
 	}
 	err = onThreadOf(func() error { return unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET) }, func() error {
-		start(t, attr, env...)
+		pid, stop = start(t, attr, env...)
 		return nil
 	})
 	if err := errors.Join(err, ns.Close()); err != nil {
 		t.Fatal(err)
 	}
+	return pid, stop
 }
 
 // Another process of a mount namespace sees a mount that its first process, in a chroot, does

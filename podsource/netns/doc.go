@@ -69,6 +69,8 @@
 //   - Whether an address belongs to a pod of this node, or to a container of a nested node:
 //     both are kept (hazard 79).
 //   - Loopback and link-local addresses.
+//   - A network namespace that gets the inode number of one that was read and ended during the same
+//     call: the kernel uses such a number again. The next call sees it.
 //   - An address that no interface has, and only a route of the type local gives to the
 //     namespace, as by "ip route add local 10.0.0.0/24 dev lo" (AnyIP). The container answers at
 //     it all the same.

@@ -84,19 +84,14 @@ func TestMountCannotBeOpened(t *testing.T) {
 // on FUSE: it is not opened.
 func TestAnotherFileOfItsNumber(t *testing.T) {
 	path := t.TempDir() + "/web"
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var stat unix.Stat_t
-	if err := unix.Stat(path, &stat); err != nil {
-		t.Fatal(err)
-	}
-	root, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
-	if err != nil {
+	err := unix.Mkfifo(path, 0o600)
+	inode, statErr := inodeAt(path)
+	root, openErr := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err := errors.Join(err, statErr, openErr); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Close(root) }()
-	if ns, err := openMount(root, namespaceMount{stat.Ino, path}); ns >= 0 || err != nil {
+	if ns, err := openMount(root, namespaceMount{inode, path}); ns >= 0 || err != nil {
 		t.Errorf("got %d, %v, want none", ns, err)
 	}
 }
@@ -178,23 +173,54 @@ func TestSeenInTheEnd(t *testing.T) {
 }
 
 // The last process of a namespace ends before the namespace is read, and leaves a mount of it
-// where no namespace was mounted when that was read.
+// where no namespace was mounted. The mount may come from a younger process, after that was read.
 func TestMovesToAMount(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
-	pid, stop := startPod(t, "10.0.0.3") // the youngest are read first
-	startPod(t, "10.0.0.2")
-	startPod(t)
-	s, n := nested(t), 0
-	s.setns = func(fd, kind int) error {
-		if n++; n == 3 { // the last pod was read, and its mounts; this is the second
-			bindNamespace(t, pid, "/run/netns/moved")
-			stop()
+	mountNamespace(t, "/run/netns/old", "10.0.0.4")
+	start(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}) // only this one sees it in the end
+	unmount(t, "/run/netns/old")
+	for _, twice := range []bool{false, true} {
+		first, stopFirst := startPod(t, "10.0.0.3")
+		_, stopNear := startPod(t, "10.0.0.2") // the youngest are read first
+		s, n, pid, stop := nested(t), 0, first, stopFirst
+		s.setns = func(fd, kind int) error {
+			switch n++; {
+			case n == 1 && twice: // the namespace of the youngest is entered
+				pid, stop = enter(t, first, nil)
+				stopFirst()
+			case n == 1, n == 5 && twice: // the oldest mount is entered, and others were looked for
+				bindNamespace(t, pid, "/run/netns/moved")
+				stop()
+			}
+			return unix.Setns(fd, kind)
 		}
-		return unix.Setns(fd, kind)
+		seesSome(t, s, fmt.Sprintf("it has moved, twice: %t", twice), true, "10.0.0.2", "10.0.0.3", "10.0.0.4")
+		unmount(t, "/run/netns/moved")
+		stopNear()
 	}
-	seesSome(t, s, "it has moved", true, "10.0.0.2", "10.0.0.3")
+}
+
+// The processes of a container start others and end all the time.
+func TestProcessesTakeTurns(t *testing.T) {
+	if !onNode(t) {
+		return
+	}
+	pid, stop := startPod(t, "10.0.0.2")
+	sc, n := nested(t).newScan(t.Context()), 0
+	sc.ended = func() error {
+		if n++; n%3 == 0 { // process 1 is read, the last of three
+			next, stopNext := enter(t, pid, nil)
+			stop()
+			pid, stop = next, stopNext
+		}
+		return nil
+	}
+	_, err := sc.watch(t.Context(), time.Minute, func() error { sc.processes(); return sc.err })
+	if pods, missing := sc.all(); err != nil || missing != "" || len(pods) != 1 {
+		t.Errorf("got %v, %q, %v, want the container", pods, missing, err)
+	}
 }
 
 // The addresses of one namespace change all the time.
@@ -204,18 +230,11 @@ func TestNamespaceChangesAllTheTime(t *testing.T) {
 	}
 	startPod(t, "10.0.0.2")
 	pid, _ := startPod(t, "10.0.0.3")
-	changing, err := netNSOf(fmt.Sprintf("/proc/%d", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	changing, _ := netNSOf(fmt.Sprintf("/proc/%d", pid))
 	s := nested(t)
 	interrupted := 0
 	s.setns = func(fd, kind int) error {
-		var stat unix.Stat_t
-		if err := unix.Fstat(fd, &stat); err != nil {
-			return err
-		}
-		if stat.Ino == changing && interrupted != 0 {
+		if inode, _ := inodeAt(fmt.Sprintf("/proc/self/fd/%d", fd)); inode == changing && interrupted != 0 {
 			interrupted--
 			return netlink.ErrDumpInterrupted
 		}
@@ -278,7 +297,7 @@ func TestListingIsDisturbed(t *testing.T) {
 	}
 	pid, _ := startPod(t, ips...)
 	var ended atomic.Bool
-	interrupted := false
+	interrupted, steps := false, 0
 	for reason, disturb := range map[string]func() error{
 		"an address comes and goes": func() error {
 			lo, err := netlink.LinkByName("lo")
@@ -305,7 +324,7 @@ func TestListingIsDisturbed(t *testing.T) {
 		}()
 		inPodNetNS(t, pid, func() error {
 			for range 2000 {
-				list, err := listAddresses(make([]byte, nl.RECEIVE_BUFFER_SIZE))
+				list, err := listAddresses(make([]byte, nl.RECEIVE_BUFFER_SIZE), func() { steps++ })
 				noticed := errors.Is(err, netlink.ErrDumpInterrupted)
 				interrupted = interrupted || noticed
 				if !noticed && (err != nil || !slices.Contains(list.ips, netip.MustParseAddr(live))) {
@@ -317,8 +336,8 @@ func TestListingIsDisturbed(t *testing.T) {
 		ended.Store(true)
 		<-stopped
 	}
-	if !interrupted {
-		t.Error("no listing was interrupted")
+	if !interrupted || steps != 2*2000*4 {
+		t.Errorf("a listing was interrupted: %t, and %d steps were taken", interrupted, steps)
 	}
 }
 

@@ -47,7 +47,7 @@ type scan struct {
 
 	pidNS, host uint64                   // the PID and the network namespace of process 1, by inode
 	found       map[uint64]podsource.Pod // the network namespaces, by inode
-	whole       map[uint64]bool          // those that were read; the others exist, and may have other addresses
+	whole       map[uint64]bool          // those that were read, and zero; the others exist, and may have other addresses
 	withProcess map[uint64]bool          // those with a process
 	unaddressed map[uint64]string        // those with an interface without address, and a message
 	mountedAs   map[string]uint64        // the network namespace mounted under a name, the last element of its path; 0: several
@@ -80,7 +80,7 @@ func (s *Source) scan(ctx context.Context) (*scan, error) {
 func (s *Source) newScan(ctx context.Context) *scan {
 	return &scan{Source: s, ended: ctx.Err, maxMountText: 8 * maxProcfs,
 		late: make(map[string]bool), gaveUp: make(map[string]bool), claims: make(map[string]string),
-		found: make(map[uint64]podsource.Pod), whole: make(map[uint64]bool), withProcess: make(map[uint64]bool),
+		found: make(map[uint64]podsource.Pod), whole: map[uint64]bool{0: true}, withProcess: make(map[uint64]bool),
 		unaddressed: make(map[uint64]string), mountedAs: make(map[string]uint64), readRoots: make(map[processRoot]bool)}
 }
 
@@ -108,19 +108,21 @@ func (s *scan) readNode() error {
 }
 
 // processes reads every process: first all environments, since a plugin may run for milliseconds,
-// and the rest takes longer. Mounts are read last: if the last process of a namespace ends before
+// and the rest takes longer. It lists the processes anew each time, since those of a container may
+// start others and end all the time. Mounts are read last: if the last process of a namespace ends before
 // it is read, the namespace may have been mounted instead.
 func (s *scan) processes() {
 	// What was not read whole is read again. Where no namespace was mounted, none is looked for
-	// again. One that is mounted there since is new and has no address yet, or the next call
-	// finds it. A release takes two calls (R5).
-	maps.DeleteFunc(s.readRoots, func(_ processRoot, none bool) bool { return !none })
+	// again, unless one in which a process was could not be read, as it may be mounted there since.
+	// Any other is new and has no address yet, or the next call finds it. A release takes two
+	// calls (R5).
+	moved := slices.ContainsFunc(slices.Collect(maps.Keys(s.withProcess)), func(inode uint64) bool { return !s.whole[inode] })
+	maps.DeleteFunc(s.readRoots, func(_ processRoot, none bool) bool { return !none || moved })
 	maps.DeleteFunc(s.found, func(inode uint64, _ podsource.Pod) bool { return !s.whole[inode] })
 	s.missing, s.mountText, s.foundNew = "", 0, false
-	pids := s.pids()
 	readMounts := func(pid, dir string) { s.anyThread(pid, dir, s.readMounts) }
 	for _, read := range []func(pid, dir string){s.readEnvironment, s.readNamespaces, readMounts} {
-		for _, pid := range slices.Backward(pids) { // the youngest first
+		for _, pid := range slices.Backward(s.pids()) { // the youngest first
 			s.process(pid, read)
 		}
 	}
@@ -129,8 +131,8 @@ func (s *scan) processes() {
 // pids lists the node's processes.
 func (s *scan) pids() []string {
 	pids := s.numericEntries(s.opts.Proc, "")
-	if s.err != nil || len(pids) == 0 {
-		s.err = fmt.Errorf("listing the node's processes: %w", cmp.Or(s.err, fs.ErrNotExist))
+	if s.err == nil && len(pids) == 0 {
+		s.err = fmt.Errorf("listing the node's processes: %w", fs.ErrNotExist)
 	}
 	return pids
 }
@@ -146,9 +148,9 @@ func (s *scan) process(pid string, read func(pid, dir string)) {
 // first one, which stands for the process in procfs, may end before the others.
 func (s *scan) readNamespaces(pid, dir string) {
 	for _, thread := range s.threads(dir) {
-		inode, ok := s.nsInode(thread, "/ns/net")
+		inode, _ := s.nsInode(thread, "/ns/net")
 		s.withProcess[inode] = true
-		if !ok || s.whole[inode] {
+		if s.whole[inode] {
 			continue
 		}
 		if ns, ok := s.open(thread, "/ns/net", unix.O_RDONLY); ok {
@@ -293,13 +295,11 @@ type processRoot struct {
 
 // rootOf identifies a thread's root. On a file system that refuses this call, such as
 // FUSE, and before Linux 5.8 its mount is 0, which none is: its mounts are always read.
-func (s *scan) rootOf(dir string) (id processRoot) {
-	var stat unix.Statx_t
-	if unix.Statx(unix.AT_FDCWD, dir+"/root", unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat) == nil {
-		id = processRoot{stat.Mnt_id, stat.Ino}
-	}
+func (s *scan) rootOf(dir string) processRoot {
+	var stat unix.Statx_t // after an error it is zero
+	_ = unix.Statx(unix.AT_FDCWD, dir+"/root", unix.AT_STATX_DONT_SYNC, unix.STATX_INO|unix.STATX_MNT_ID, &stat)
 	s.step(s.reads)
-	return id
+	return processRoot{stat.Mnt_id, stat.Ino}
 }
 
 // readMounts reads the network namespaces that are mounted below a thread's root.

@@ -87,15 +87,13 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	if err != nil {
 		return podsource.Answer{Source: "netns"}, err
 	}
-	adds := podsource.Answer{Source: "netns ADDs", Supplementary: true}
+	adds := podsource.Answer{Source: "netns ADDs", Supplementary: true, SeesADDs: []string{podsource.EveryNetwork}}
 	for _, id := range slices.Sorted(maps.Keys(sc.claims)) {
 		adds.Pods = append(adds.Pods, podsource.Pod{ContainerIDs: []string{id}, Origin: "CNI ADD by " + sc.claims[id]})
 	}
 	pods, missing := sc.all()
 	if len(sc.late) > 0 {
-		adds.Note = "not all ADDs are seen: " + missing
-	} else {
-		adds.SeesADDs = []string{podsource.EveryNetwork}
+		adds.SeesADDs, adds.Note = nil, "not all ADDs are seen: "+missing
 	}
 	seen := podsource.Answer{Source: "netns", Supplementary: true, SeesAddresses: missing == "", Pods: pods}
 	if missing != "" {
