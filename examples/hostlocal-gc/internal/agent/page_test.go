@@ -173,7 +173,8 @@ func TestPageSays(t *testing.T) {
 				"<li>10.0.0.4, of container c: its owner is not live, but a live pod with another container has its address: ns/three (cri: sandbox " + strings.Repeat("0123456789abcdef", 4) + ")</li>",
 			}, "refused",
 		},
-		{"a configuration that is not there", Options{CNIConf: []string{"none.conf"}}, report(asItIs), nil, []string{`<div class="alert"><b>CONFIG: `, "none.conf"}, "refused"},
+		{"a configuration that is not there", Options{CNIConf: []string{"none.conf"}}, report(asItIs), nil,
+			[]string{`<div class="alert"><b>CONFIG: `, "none.conf"}, "refused"},
 	} {
 		page := show(t, row.o, row.report, row.err)
 		_, body, _ := strings.Cut(page, "</style>")

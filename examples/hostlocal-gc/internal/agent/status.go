@@ -61,7 +61,9 @@ type released struct {
 
 func newStatusStore(opts *Options) *statusStore {
 	now := time.Now()
-	return &statusStore{since: now, look: (*diagnose.Place).Look, last: status{ended: now, opts: opts, released: make(map[string]released), answered: make(map[string]bool)}}
+	return &statusStore{since: now, look: (*diagnose.Place).Look, last: status{
+		ended: now, opts: opts, released: make(map[string]released), answered: make(map[string]bool),
+	}}
 }
 
 // note stores the result of a pass, and then what it finds. Passes call it one at a time.
