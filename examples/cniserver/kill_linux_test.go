@@ -176,7 +176,7 @@ func TestHazard25AStepFails(t *testing.T) {
 		intents, entries                      int    // left after it
 	}{
 		{"a delegate's error and its code", "CHECK", "a", "CHECK fail", "", "no CHECK today", 0, 2},
-		{"a delegate ends before what it has started", "STATUS", "", "STATUS leave", "", "WaitDelay", 0, 2},
+		{"a delegate ends before what it has started", "ADD", "c", "ADD leave", "", "WaitDelay", 0, 2},
 		{"an attachment must be detached first, and is not harmed", "ADD", "a", "", "", "DEL must come before", 0, 2},
 		{"nothing begins without an intent", "ADD", "c", "", run, "writing the intent", 0, 2},
 		{"likewise", "DEL", "a", "", run, "writing the intent", 0, 2},
