@@ -28,14 +28,8 @@ func addressesOn(ctx context.Context, netNS, ifName string) ([]netip.Addr, error
 		if err == nil {
 			err = errors.Join(unix.Setns(fd, unix.CLONE_NEWNET), unix.Close(fd))
 		}
-		var addrs []netlink.Addr
 		if err == nil {
-			addrs, err = addressesHere(ifName)
-		}
-		for _, a := range addrs {
-			if ip, ok := netip.AddrFromSlice(a.IP); ok {
-				ips = append(ips, ip.Unmap())
-			}
+			ips, err = addressesHere(ifName)
 		}
 		done <- err
 	}()
@@ -51,12 +45,18 @@ func addressesOn(ctx context.Context, netNS, ifName string) ([]netip.Addr, error
 	return ips, nil
 }
 
-func addressesHere(ifName string) ([]netlink.Addr, error) {
+func addressesHere(ifName string) (ips []netip.Addr, err error) {
 	link, err := netlink.LinkByName(ifName)
 	if err != nil {
 		return nil, err
 	}
-	return netlink.AddrList(link, netlink.FAMILY_ALL)
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			ips = append(ips, ip.Unmap())
+		}
+	}
+	return ips, err
 }
 
 // draft writes the content of a reservation (plugins, backend/disk Reserve) to a file beside it, and returns its path. A

@@ -305,9 +305,10 @@ func (s *sight) cause(e *gc.Entry) Cause {
 	switch {
 	case e.Owner == hostlocal.Empty, entry && s.damaged[begin]:
 		return Torn
-	case e.ReservedAt.Before(s.booted.Add(-tolerance)) && !entry && dated && e.ReservedAt.After(since):
-		return UnknownCause // it may have leaked before that
 	case e.ReservedAt.Before(s.booted.Add(-tolerance)):
+		if !entry && dated && e.ReservedAt.After(since) {
+			return UnknownCause // it may have leaked before that
+		}
 		return Reboot
 	case entry && !s.living[begin]:
 		return NoDEL
