@@ -4,6 +4,7 @@ package checkpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -60,6 +61,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, atta
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return c.change(doing, func(s *state) (bool, error) {
+		changed := source != nil || !s.written // else a full disk would be an error for nothing
 		if !s.written {
 			s.written, s.gap.To = true, s.wall.Add(c.lag)
 		}
@@ -79,7 +81,7 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, atta
 				s.entries[e.Key] = e
 			}
 		}
-		return true, nil
+		return changed, nil
 	})
 }
 
@@ -166,6 +168,9 @@ func finishedLongAgo(p podsource.Pod) bool {
 func (f *backfill) add(p podsource.Pod) error {
 	if p.HostNetwork {
 		return nil
+	}
+	if f.attachmentsOf == nil {
+		return errors.New("Backfill needs a function that returns its attachments")
 	}
 	entries, err := f.attachmentsOf(p)
 	if err != nil {

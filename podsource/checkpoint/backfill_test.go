@@ -270,7 +270,11 @@ func TestHazard51NetworkIsAdded(t *testing.T) {
 	n.keeps("a reader", reader(t, path, both), "10.0.0.2")
 	for range 2 {
 		c := opened(t, path, both)
+		before := string(read(t, path))
 		must(t, c.Backfill(t.Context(), nil, nil)) // the runtime is silent
+		check(t, string(read(t, path)) == before, "it is written though nothing has changed: a full disk would be an error")
+		err := c.Backfill(t.Context(), answers(runtimeOf("b")), nil)
+		check(t, err != nil, "a pod is listed, and there is no function for its attachments")
 		n.keeps("a writer", c, "10.0.0.2")
 		must(t, c.Close())
 	}
