@@ -167,8 +167,8 @@ func (runtimeSource) Rank() podsource.Rank { return podsource.RankRuntime }
 
 // A runtime may list a sandbox some minutes after its ADD. Union calls its sources in the
 // order of their ranks, whatever the order of its arguments.
-func ExampleRanked() {
-	var runtime podsource.Ranked = runtimeSource{podsource.Static{{ContainerIDs: []string{"ee3b0f0c"}}}}
+func ExampleRank() {
+	runtime := runtimeSource{podsource.Static{{ContainerIDs: []string{"ee3b0f0c"}}}}
 	answer, err := podsource.Union(podsource.Static{{UID: "6ba7b810"}}, runtime).Pods(context.Background())
 	for _, part := range answer.Parts {
 		fmt.Println(part.Source, part.Pods[0].UID, part.Pods[0].ContainerIDs, part.Err, part.Took >= 0)

@@ -25,12 +25,11 @@ type Source interface {
 
 // Func makes a Source of a function that lists plain pods: Kubernetes pods, with or without
 // the IDs of their sandboxes, in every network.
-type Func func(ctx context.Context) ([]Pod, error)
-
-// Pods calls f.
-func (f Func) Pods(ctx context.Context) (Answer, error) {
-	pods, err := f(ctx)
-	return Answer{Pods: pods, Networks: []string{EveryNetwork}}, err
+func Func(list func(ctx context.Context) ([]Pod, error)) Source {
+	return AnswerFunc(func(ctx context.Context) (Answer, error) {
+		pods, err := list(ctx)
+		return Answer{Pods: pods, Networks: []string{EveryNetwork}}, err
+	})
 }
 
 // Static is a Source that always returns the same plain pods. It is for tests, and for
@@ -43,10 +42,9 @@ func (s Static) Pods(context.Context) (Answer, error) {
 }
 
 // AnswerFunc makes a Source of a function that returns an [Answer].
-type AnswerFunc func(ctx context.Context) (Answer, error)
-
-// Pods calls f.
-func (f AnswerFunc) Pods(ctx context.Context) (Answer, error) { return f(ctx) }
+func AnswerFunc(answer func(ctx context.Context) (Answer, error)) Source {
+	return wrapper{answer, RankPods, "a function"}
+}
 
 // The errors of sources. They come wrapped.
 var (

@@ -55,7 +55,10 @@ func TestContext(t *testing.T) {
 			"then":        Fallback(failing(ErrNotHere), s),
 			"require":     Require(s, agent),
 			"allow empty": AllowEmpty(s),
-			"sandboxes":   Union(Sandboxes(s.(Func))),
+			"sandboxes": Union(Sandboxes(func(ctx context.Context) ([]Pod, error) {
+				a, err := s.Pods(ctx)
+				return a.Pods, err
+			})),
 			"attachments": Union(Attachments([]string{"podnet"}, Always, func(ctx context.Context) ([]Attachment, error) {
 				_, err := s.Pods(ctx)
 				return nil, err
@@ -196,7 +199,7 @@ func TestAttachments(t *testing.T) {
 			}
 		}
 	}
-	if r, ok := Attachments(nil, Always, nil).(Ranked); !ok || r.Rank() != RankCache {
+	if rankOf(Attachments(nil, Always, nil)) != RankCache {
 		t.Error("the rank is not that of a record")
 	}
 }

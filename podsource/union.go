@@ -18,7 +18,7 @@ import (
 
 // A Rank orders the sources of a [Union]: they are called in the order in which a new
 // container appears in them. So a container that moves on between two calls is still
-// seen by the later one.
+// seen by the later one. A source says its rank by a method Rank() Rank.
 type Rank uint8
 
 const (
@@ -26,14 +26,8 @@ const (
 	RankAddresses                 // network namespaces
 	RankCache                     // libcni's cache, the record of an agent
 	RankRuntime                   // the container runtime
-	RankPods                      // kubelet, the API server; and every source that has no rank
+	RankPods                      // kubelet, the API server; and every source without that method
 )
-
-// Ranked is a Source with a Rank. Other sources have the rank RankPods.
-type Ranked interface {
-	Source
-	Rank() Rank
-}
 
 // Union combines sources: a pod is live if any of them says so. Each answer keeps its own
 // declarations in Parts; they are never merged. A source without a name is named by its String
@@ -166,17 +160,19 @@ func ask(ctx context.Context, s Source) (Answer, error) {
 	return s.Pods(ctx)
 }
 
-// A wrapper is a source that calls other sources.
+// A wrapper is a source that calls a function, which may call other sources.
 type wrapper struct {
-	AnswerFunc
+	pods func(context.Context) (Answer, error)
 	rank Rank
 	kind string // see kindOf
 }
 
+func (w wrapper) Pods(ctx context.Context) (Answer, error) { return w.pods(ctx) }
+
 func (w wrapper) Rank() Rank { return w.rank }
 
 func rankOf(s Source) Rank {
-	if r, ok := s.(Ranked); ok {
+	if r, ok := s.(interface{ Rank() Rank }); ok {
 		return r.Rank()
 	}
 	return RankPods

@@ -200,13 +200,13 @@ func TestHazard64SourceFails(t *testing.T) {
 	panics := Func(func(context.Context) ([]Pod, error) { panic("out of range") })
 	exits := Func(func(context.Context) ([]Pod, error) { runtime.Goexit(); return nil, nil })
 	run(t, []row{
-		{"a panic", Union(panics), Answer{}, errAny, "pod source 1: podsource.Func panicked: out of range"},
-		{"... of a choice", Union(Fallback(AllowEmpty(failing(ErrNotHere)), panics)), Answer{}, errAny, "podsource.Func or podsource.Func"},
-		{"runtime.Goexit", Union(exits), Answer{}, errAny, "pod source 1: podsource.Func ended its goroutine"},
+		{"a panic", Union(panics), Answer{}, errAny, "pod source 1: a function panicked: out of range"},
+		{"... of a choice", Union(Fallback(AllowEmpty(failing(ErrNotHere)), panics)), Answer{}, errAny, "a function or a function"},
+		{"runtime.Goexit", Union(exits), Answer{}, errAny, "pod source 1: a function ended its goroutine"},
 	})
 }
 
-type stuck struct{ Func } // has a name before it answers
+type stuck struct{ Source } // has a name before it answers
 
 func (stuck) String() string { return "stuck" }
 
@@ -214,7 +214,7 @@ func (stuck) String() string { return "stuck" }
 func TestHazard64SourceHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit, calls, wake := errors.New("no answer within 7s"), atomic.Int32{}, make(chan struct{})
-		hangs := Union(stuck{func(context.Context) ([]Pod, error) { calls.Add(1); <-wake; return nil, nil }})
+		hangs := Union(stuck{Func(func(context.Context) ([]Pod, error) { calls.Add(1); <-wake; return nil, nil })})
 		s := Union(Static{}, hangs)
 		for i, says := range []string{
 			"pod source stuck: stuck: no answer within 7s",

@@ -403,7 +403,7 @@ func TestPods(t *testing.T) {
 		got, err = source.Pods(ended)
 		same(t, name, podsource.Answer{Source: "checkpoint"}, got)
 		check(t, errors.Is(err, context.Canceled), "%s: %v after the context's end", name, err)
-		check(t, source.(podsource.Ranked).Rank() == podsource.RankCache, "%s: want RankCache, before the runtime", name)
+		check(t, source.(interface{ Rank() podsource.Rank }).Rank() == podsource.RankCache, "%s: want RankCache, before the runtime", name)
 	}
 }
 

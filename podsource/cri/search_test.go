@@ -143,7 +143,7 @@ func TestRuntimeMissingAfterItAnswered(t *testing.T) {
 
 // The default endpoints are valid. A runtime is asked before kubelet and the API server, and after sources of ADDs and addresses.
 func TestDefaults(t *testing.T) {
-	if got := podsource.Ranked(source(t, "", cri.Options{})).Rank(); got != podsource.RankRuntime {
+	if got := source(t, "", cri.Options{}).Rank(); got != podsource.RankRuntime {
 		t.Errorf("its rank is %d, want %d", got, podsource.RankRuntime)
 	}
 	if k3s := "unix:///run/k3s/containerd/containerd.sock"; !slices.Contains(cri.DefaultEndpoints(), k3s) {

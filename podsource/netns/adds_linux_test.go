@@ -29,7 +29,7 @@ func startADD(t testing.TB, command, containerID, netNS string) (pid int, stop f
 // addsInFlight returns the container IDs of the ADDs that a source sees.
 func addsInFlight(t testing.TB, ctx context.Context, s *Source) (ids []string) {
 	t.Helper()
-	if got := podsource.Ranked(s).Rank(); got != podsource.RankADDs {
+	if got := s.Rank(); got != podsource.RankADDs {
 		t.Errorf("the rank is %d: other sources are asked before ADDs", got)
 	}
 	all, err := s.Pods(ctx)

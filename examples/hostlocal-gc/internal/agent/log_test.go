@@ -35,13 +35,13 @@ func (l logged) with(text string) (found logged) {
 }
 
 // logging makes an agent whose passes log to the returned lines.
-func logging(t *testing.T, dir string, dryRun bool, source podsource.Func) (*Agent, *logged) {
+func logging(t *testing.T, dir string, dryRun bool, list func(context.Context) ([]podsource.Pod, error)) (*Agent, *logged) {
 	t.Helper()
 	var l logged
 	log := funcr.New(func(_, line string) { l = append(l, line) }, funcr.Options{Verbosity: 1})
 	conf := filepath.Join(t.TempDir(), "n.conf")
 	cnitest.Write(t, conf, `{"cniVersion":"1.0.0","name":"n","type":"bridge","ipam":{"type":"host-local","subnet":"10.0.0.0/16"}}`, 0)
-	a, err := New(Options{DataDir: dir, Networks: []string{"n"}, CNIConf: []string{conf}, Source: source, Passes: gc.Options{DryRun: dryRun, Logger: log}})
+	a, err := New(Options{DataDir: dir, Networks: []string{"n"}, CNIConf: []string{conf}, Source: podsource.Func(list), Passes: gc.Options{DryRun: dryRun, Logger: log}})
 	if err != nil {
 		t.Fatal(err)
 	}
