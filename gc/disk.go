@@ -3,7 +3,6 @@
 package gc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,19 +18,6 @@ type dataDir interface {
 	Release(context.Context, ...*hostlocal.Reservation) (hostlocal.ReleaseResult, error)
 }
 
-// A diskContext is the context of an access to the disk. It also ends when the time limit does.
-type diskContext struct {
-	context.Context
-	limit context.Context
-}
-
-func (c diskContext) Done() <-chan struct{} {
-	_ = c.Context.Done() // the context of a pass in a simulation counts the calls
-	return c.limit.Done()
-}
-
-func (c diskContext) Err() error { return cmp.Or(c.Context.Err(), c.limit.Err()) }
-
 // returnTime is how long an access to the disk may take to return after its context has ended.
 const returnTime = time.Second
 
@@ -45,9 +31,9 @@ func onDisk[T any](ctx context.Context, busy *atomic.Pointer[time.Time], opts *O
 	if since := busy.Load(); since != nil {
 		return result, fmt.Errorf("the file system has not answered since %s; is the disk or its mount gone?", since.Format(time.RFC3339))
 	}
-	busy.Store(&now)
-	limit, cancel := context.WithTimeout(ctx, opts.SourceTimeout)
+	limit, cancel := context.WithTimeout(ctx, opts.SourceTimeout) // the caller's context may panic
 	defer cancel()
+	busy.Store(&now)
 	type outcome struct {
 		result T
 		err    error
@@ -60,7 +46,7 @@ func onDisk[T any](ctx context.Context, busy *atomic.Pointer[time.Time], opts *O
 			done <- o
 		}()
 		o.err = recoverPanic("an access to the disk", func() (err error) {
-			o.result, err = do(diskContext{ctx, limit})
+			o.result, err = do(limit)
 			return err
 		})
 	}()

@@ -298,11 +298,15 @@ func TestHazard64PanicInAPass(t *testing.T) {
 				panic("in the context")
 			}
 		}}
-		report, err := n.reconciler(podsource.Static{other}, Options{}).Reconcile(callback)
+		r := n.reconciler(podsource.Static{other}, Options{})
+		report, err := r.Reconcile(callback)
 		if !strings.Contains(text(err), "panicked: in the context") || report.Networks != nil {
 			t.Errorf("got error %v and %v, want the panic before the report has networks", err, report.Networks)
 		}
-		r := n.reconciler(podsource.Static{other}, Options{OnReport: func(Report, error) { panic("no") }})
+		if _, err := r.Reconcile(t.Context()); err != nil {
+			t.Errorf("the pass after a panic: %v", err)
+		}
+		r = n.reconciler(podsource.Static{other}, Options{OnReport: func(Report, error) { panic("no") }})
 		for range 2 { // the next pass is not blocked
 			if _, err := r.Reconcile(t.Context()); !strings.Contains(text(err), "panicked: no") {
 				t.Errorf("got error %v, want the panic", err)

@@ -212,6 +212,23 @@ const (
 	young = time.Minute
 )
 
+// A contextDisk wraps the contexts of accesses to the disk.
+type contextDisk struct {
+	dataDir
+	wrap func(context.Context) context.Context
+}
+
+func (d contextDisk) List(ctx context.Context) (hostlocal.Listing, error) { return d.dataDir.List(d.wrap(ctx)) }
+
+func (d contextDisk) Release(ctx context.Context, rs ...*hostlocal.Reservation) (hostlocal.ReleaseResult, error) {
+	return d.dataDir.Release(d.wrap(ctx), rs...)
+}
+
+// calling returns a disk that calls a function wherever it checks its context.
+func calling(disk dataDir, call func()) dataDir {
+	return contextDisk{disk, func(ctx context.Context) context.Context { return &callbackContext{ctx, call} }}
+}
+
 // A callbackContext calls a function of a test wherever the code under test checks its
 // context: before it waits, and between two reservations.
 type callbackContext struct {

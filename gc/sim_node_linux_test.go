@@ -235,6 +235,7 @@ func (s *simulation) restart() {
 		s.violate("making a reconciler: %v", err)
 		return
 	}
+	r.disk = contextDisk{r.disk, func(ctx context.Context) context.Context { return simContext{ctx, s} }}
 	r.clock = clock{}
 	r.clock.observe(s.reading())
 	r.now, r.sleep = s.readClock, s.sleep

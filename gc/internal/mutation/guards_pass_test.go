@@ -119,7 +119,7 @@ var passGuards = []guard{
 	{"R13", "118", "... and no second call begins meanwhile", "TestHazard82DiskDoesNotAnswer", "gc/disk.go",
 		"since := busy.Load(); since != nil {", "since := busy.Load(); false {"},
 	{"R13", "118", "... and what comes back later releases nothing", "TestHazard82DiskDoesNotAnswer", "gc/disk.go",
-		"cmp.Or(c.Context.Err(), c.limit.Err())", "cmp.Or(c.Context.Err())"},
+		"do(limit)", "do(ctx)"},
 	{"R11", "98", "a context that has ended is the error", "TestHazard98ContextHasEnded", "gc/reconciler.go",
 		"	if err := ctx.Err(); err != nil { // also", "	if err := ctx.Err(); false { // also"},
 	{"R11", "85", "a source whose IDs own nothing is noted", "TestCases/85-notes", "gc/report.go",
