@@ -218,7 +218,9 @@ type contextDisk struct {
 	wrap func(context.Context) context.Context
 }
 
-func (d contextDisk) List(ctx context.Context) (hostlocal.Listing, error) { return d.dataDir.List(d.wrap(ctx)) }
+func (d contextDisk) List(ctx context.Context) (hostlocal.Listing, error) {
+	return d.dataDir.List(d.wrap(ctx))
+}
 
 func (d contextDisk) Release(ctx context.Context, rs ...*hostlocal.Reservation) (hostlocal.ReleaseResult, error) {
 	return d.dataDir.Release(d.wrap(ctx), rs...)
