@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
@@ -62,24 +60,29 @@ type file struct {
 }
 
 func fileOf(r *hostlocal.Reservation) file {
-	ifName := strings.ToValidUTF8(r.IfName, "?") // as in the memory
-	return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, ifName, r.Owner.String()}
+	return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, r.IfName, r.Owner.String()}
 }
 
-type podID struct {
-	types.NamespacedName
-	UID      types.UID
-	Other    string // containers and addresses of a pod without a UID: a later one may have its name
-	Unproven bool   // an entry of a cache, not a pod
+// String returns the file's name in a memory, one line.
+func (f file) String() string {
+	return fmt.Sprintf("file %q %q %d %d %q %q %s", f.Network, f.IP, f.Inode, f.Modified, f.ContainerID, f.IfName, f.Owner)
 }
+
+// A podID identifies a pod, or an entry of a cache that is not proven, by its name in a memory, one line.
+type podID string
 
 func podIDOf(p *podsource.Pod) podID {
-	id := podID{NamespacedName: p.NamespacedName, UID: p.UID, Unproven: p.Unproven}
-	if p.UID == "" {
-		id.Other = fmt.Sprint(p.ContainerIDs, p.IPs, p.Origin)
+	kind, id := "pod", []string{p.Namespace, p.Name, string(p.UID)}
+	if p.Unproven {
+		kind = "entry"
 	}
-	return id
+	if p.UID == "" { // a later pod may have its name
+		id = append(id, fmt.Sprint(p.ContainerIDs, p.IPs, p.Origin))
+	}
+	return podID(fmt.Sprintf("%s %q", kind, id))
 }
+
+func (id podID) unproven() bool { return strings.HasPrefix(string(id), "entry ") }
 
 const (
 	// clockTolerance is how far the clocks may drift apart without a step.
@@ -111,7 +114,7 @@ func (c *clock) observe(now reading) {
 
 // bootedAt records a wall time of the node's boot.
 func (s *steps) bootedAt(wall time.Time) {
-	if s.BootedAt.IsZero() || !wall.IsZero() && wall.Before(s.BootedAt) {
+	if s.BootedAt.IsZero() || wall.Before(s.BootedAt) {
 		s.BootedAt = wall
 	}
 }
@@ -234,32 +237,22 @@ type candidate struct {
 }
 
 // see records the first sights of files whose owners were just read, and which are in the order
-// of a list. All others are forgotten.
+// of a list, as those of the last pass are. All others are forgotten.
 func (c *clock) see(at reading, all []hostlocal.Reservation) {
-	before := c.files
+	before, next := c.files, 0
 	c.files = make([]candidate, len(all))
 	for i := range all {
-		c.files[i] = candidate{&all[i], at.mono}
-	}
-	c.sawBefore(len(before), func(i int) sight[file] { return before[i].sight() })
-}
-
-func (c candidate) sight() sight[file] { return sight[file]{fileOf(c.Reservation), c.seen} }
-
-// sawBefore takes the earlier sights of the same files. Both lists have one order.
-func (c *clock) sawBefore(n int, before func(int) sight[file]) {
-	next := 0
-	for i := range c.files {
-		f, what := &c.files[i], fileOf(c.files[i].Reservation)
-		for ; next < n; next++ {
-			b := before(next)
-			if cmp.Or(strings.Compare(b.What.Network, what.Network), b.What.IP.Compare(what.IP)) > 0 {
+		f, what := candidate{&all[i], at.mono}, fileOf(&all[i])
+		for ; next < len(before); next++ {
+			b := before[next]
+			if cmp.Or(strings.Compare(b.Network, f.Network), b.IP.Compare(f.IP)) > 0 {
 				break
 			}
-			if b.What == what {
-				f.seen = min(f.seen, b.Seen)
+			if fileOf(b.Reservation) == what {
+				f.seen = b.seen
 			}
 		}
+		c.files[i] = f
 	}
 }
 
@@ -279,7 +272,7 @@ func (c *clock) seePods(now reading, look []declaration) {
 		}
 	}
 	for id, first := range c.finished {
-		if _, listed := finished[id]; listed || !c.lists[id.Unproven] {
+		if _, listed := finished[id]; listed || !c.lists[id.unproven()] {
 			finished[id] = first
 		}
 	}

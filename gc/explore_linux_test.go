@@ -128,7 +128,7 @@ func (x *explorer) key(s *smallNode) uint64 {
 	}
 	seen := fmt.Sprint(s.clock.finished)
 	for _, f := range s.clock.files {
-		seen += fmt.Sprint(f.sight())
+		seen += fmt.Sprint(fileOf(f.Reservation), f.seen)
 	}
 	return maphash.Comparable(exploreSeed, [3]any{s.smallWorld, s.clock.steps, seen})
 }

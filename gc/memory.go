@@ -4,47 +4,28 @@ package gc
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
 // A memory is what outlives a process in Options.Memory: first sights, and what was seen of steps
 // of the clock. Any number of processes may write it, since a sight says only "this existed then",
-// and a lost one only delays.
-type memory struct {
-	Of    origin            `json:"of"`
-	Wall  time.Time         `json:"wall"` // a pair of readings, by which a step between two processes is seen
-	Mono  time.Duration     `json:"mono"`
-	Boot  time.Duration     `json:"boot"`
-	Steps steps             `json:"steps"`
-	Dirs  map[string]sights `json:"dirs"` // by the device and inode of the data directory
-}
+// and a lost one only delays. It has times by their names: first sights by the data directory and
+// what was seen, on the monotonic clock; those of the wall clock, since 1970.
+//
+// The first line of the file has its version, and what its times belong to: CLOCK_MONOTONIC begins
+// anew with each boot, and has an offset in a time namespace. The last one shows that none is
+// missing. Each other line is a number of nanoseconds and its name.
+type memory map[string]time.Duration
 
-// Sights are those of one data directory.
-type sights struct {
-	Files    []sight[file]  `json:"files"`
-	Finished []sight[podID] `json:"finished"`
-}
-
-// An origin is what the times of a memory belong to. CLOCK_MONOTONIC begins anew with each boot,
-// and has an offset in a time namespace.
-type origin struct {
-	BootID        string
-	TimeNamespace string
-}
-
-// A sight is when something was first seen.
-type sight[T comparable] struct {
-	What T             `json:"what"`
-	Seen time.Duration `json:"seen"`
-}
+const memoryVersion, memoryEnd = "hostlocal-gc memory 1 ", "\nend\n"
 
 // recall adds to the clock what the memory has.
 func (r *Reconciler) recall(ctx context.Context, report *Report) { r.useMemory(ctx, report, false) }
@@ -87,23 +68,12 @@ func (r *Reconciler) useMemory(ctx context.Context, report *Report, write bool) 
 		}
 		m, err := readMemory(r.opts.Memory, of, r.now)
 		now := r.now()
-		c.recall(&m, dir, now, !write)
+		c.recall(m, dir, now, !write)
 		if !write {
 			return &c, err
 		}
-		var mine sights
-		for _, f := range c.files {
-			mine.Files = append(mine.Files, f.sight())
-		}
-		for pod, first := range c.finished {
-			mine.Finished = append(mine.Finished, sight[podID]{pod, first})
-		}
-		dirs := make(map[string]sights)
-		maps.Copy(dirs, m.Dirs)
-		if c.files != nil { // else nothing was listed yet
-			dirs[dir] = mine
-		}
-		err = writeMemory(r.opts.Memory, &memory{of, now.wall, now.mono, now.boot, c.steps, dirs})
+		c.save(m, dir, now)
+		err = writeMemory(r.opts.Memory, of, m)
 		c.unsaved = err != nil
 		return &c, err // one of reading was noted when the pass began
 	})
@@ -118,65 +88,95 @@ func (r *Reconciler) useMemory(ctx context.Context, report *Report, write bool) 
 // readMemory returns a memory, which is empty if there is none. One of another boot counts as none.
 // So does one that is damaged, from the future or writable by others, which is an error. It reads
 // the clock after the file, which another process may write meanwhile.
-func readMemory(path string, of origin, now func() reading) (m memory, err error) {
-	f, err := openMemory(path)
-	defer func() { _ = f.Close() }() // only read from, or nil
-	if errors.Is(err, fs.ErrNotExist) {
-		return m, nil
-	}
-	if err != nil {
-		return m, err
-	}
-	if err := json.NewDecoder(f).Decode(&m); err != nil {
-		return memory{}, fmt.Errorf("it is damaged: %w", err)
+func readMemory(path, of string, now func() reading) (memory, error) {
+	content, err := readPrivate(path)
+	lines, whole := strings.CutSuffix(content, memoryEnd)
+	first, lines, _ := strings.Cut(lines, "\n")
+	whole = whole && strings.HasPrefix(first, memoryVersion)
+	m := make(memory)
+	for line := range strings.SplitSeq(lines, "\n") {
+		number, name, _ := strings.Cut(line, " ")
+		ns, err := strconv.ParseInt(number, 10, 64)
+		m[name], whole = time.Duration(ns), whole && err == nil
 	}
 	switch {
-	case m.Of != of:
+	case errors.Is(err, fs.ErrNotExist), whole && first != of:
 		return memory{}, nil
-	case m.Mono > now().mono:
+	case err != nil:
+		return memory{}, err
+	case !whole:
+		return memory{}, errors.New("it is damaged, or of another version")
+	case m["mono"] > now().mono:
 		return memory{}, errors.New("it is from the future")
 	}
 	return m, nil
 }
 
 // writeMemory replaces a memory that is locked.
-func writeMemory(path string, m *memory) error {
-	content, err := json.Marshal(m)
-	if err == nil {
-		err = os.WriteFile(path+".new", content, 0o600)
+func writeMemory(path, of string, m memory) error {
+	text := []byte(of)
+	for name, ns := range m {
+		text = fmt.Appendf(text, "\n%d %s", ns, name)
 	}
+	err := os.WriteFile(path+".new", append(text, memoryEnd...), 0o600)
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
 	return err
 }
 
+// save replaces what the memory has of steps and of one data directory. A time that is zero becomes the earliest one.
+func (c *clock) save(m memory, dir string, now reading) {
+	since := func(t time.Time) time.Duration { return t.Sub(time.Unix(0, 0)) }
+	m["wall"], m["mono"], m["boot"] = since(now.wall), now.mono, now.boot // by which a step between two processes is seen
+	m["booted"], m["trusted"], m["left"] = since(c.steps.BootedAt), since(c.steps.TrustedSince), since(c.steps.Left)
+	m["highest"], m["back"] = since(c.steps.Highest), c.steps.Back
+	if c.files == nil {
+		return // nothing was listed yet
+	}
+	maps.DeleteFunc(m, func(name string, _ time.Duration) bool { return strings.HasPrefix(name, dir) })
+	for _, f := range c.files {
+		m[dir+fileOf(f.Reservation).String()] = f.seen
+	}
+	for pod, first := range c.finished {
+		m[dir+string(pod)] = first
+	}
+}
+
 // recall merges what a memory has of steps, notices one since it was written, and takes the earlier
-// of two sights; one from the future is of now. If all is true, it adds the pods of the memory. Else it drops those that neither the
-// memory has nor a source of this reconciler lists, since other processes may have dropped them.
-func (c *clock) recall(m *memory, dir string, now reading, all bool) {
-	c.steps.bootedAt(m.Steps.BootedAt)
-	c.steps.TrustedSince = later(c.steps.TrustedSince, m.Steps.TrustedSince)
-	c.steps.Left = later(c.steps.Left, m.Steps.Left)
-	c.steps.Highest = later(c.steps.Highest, m.Steps.Highest)
-	c.steps.Back = max(c.steps.Back, m.Steps.Back)
-	before := reading{wall: m.Wall, mono: m.Mono, boot: m.Boot}
-	if m.Wall.IsZero() {
-		before = now
+// of two sights; one from the future is of now. If all is true, it adds the pods of the memory. Else
+// it drops those that neither the memory has nor a source of this reconciler lists, since other
+// processes may have dropped them.
+func (c *clock) recall(m memory, dir string, now reading, all bool) {
+	before := now
+	if len(m) > 0 {
+		wall := func(name string) time.Time { return time.Unix(0, int64(m[name])) }
+		c.steps.bootedAt(wall("booted"))
+		c.steps.TrustedSince = later(c.steps.TrustedSince, wall("trusted"))
+		c.steps.Left = later(c.steps.Left, wall("left"))
+		c.steps.Highest = later(c.steps.Highest, wall("highest"))
+		c.steps.Back = max(c.steps.Back, m["back"])
+		before = reading{wall: wall("wall"), mono: m["mono"], boot: m["boot"]}
 	}
 	_, stepped := c.steps.compare(before, now)
 	c.unsaved = c.unsaved || stepped
-	files := m.Dirs[dir].Files
-	c.sawBefore(len(files), func(i int) sight[file] { return files[i] })
-	finished := make(map[podID]time.Duration)
-	for _, s := range m.Dirs[dir].Finished {
-		if _, ok := c.finished[s.What]; ok || all {
-			finished[s.What] = min(s.Seen, now.mono)
+	for i := range c.files {
+		f := &c.files[i]
+		if seen, ok := m[dir+fileOf(f.Reservation).String()]; ok {
+			f.seen = min(f.seen, seen)
 		}
 	}
-	for id, first := range c.finished {
-		if seen, ok := finished[id]; first < seen || !ok && c.lists[id.Unproven] {
-			finished[id] = first
+	finished := make(map[podID]time.Duration)
+	for name, seen := range m {
+		if pod, here := strings.CutPrefix(name, dir); all && here && !strings.HasPrefix(pod, "file ") {
+			finished[podID(strings.Clone(pod))] = min(seen, now.mono) // a part of the memory would keep all of it
+		}
+	}
+	for pod, first := range c.finished {
+		if seen, ok := m[dir+string(pod)]; ok {
+			finished[pod] = min(first, seen)
+		} else if c.lists[pod.unproven()] {
+			finished[pod] = first
 		}
 	}
 	c.finished = finished

@@ -5,6 +5,7 @@ package gc
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,32 +14,39 @@ import (
 	"time"
 )
 
-// originOf returns the origin of a memory that is written now, and the name of a data directory in it.
-func originOf(dataDir string) (of origin, dir string, err error) {
+// originOf returns the first line of a memory that is written now, and how its names of a data directory begin.
+func originOf(dataDir string) (of, dir string, err error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return of, "", err
+		return "", "", err
 	}
 	var st syscall.Stat_t
 	if err := syscall.Stat(dataDir, &st); err != nil {
-		return of, "", &fs.PathError{Op: "stat", Path: dataDir, Err: err}
+		return "", "", &fs.PathError{Op: "stat", Path: dataDir, Err: err}
 	}
 	namespace, _ := os.Readlink("/proc/self/ns/time") // since Linux 5.6; before, there is one
-	return origin{strings.TrimSpace(string(boot)), namespace}, fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
+	return memoryVersion + strings.TrimSpace(string(boot)) + " " + namespace, fmt.Sprintf("%d:%d ", st.Dev, st.Ino), nil
 }
 
-// openMemory opens a memory that no other user can have written.
-func openMemory(path string) (*os.File, error) {
+// maxMemory is several times the size of a memory of 65,536 reservations.
+const maxMemory = 64 << 20
+
+// readPrivate returns the content of a memory that no other user can have written.
+func readPrivate(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
+	defer func() { _ = f.Close() }() // only read from
 	var st syscall.Stat_t
-	err = syscall.Fstat(int(f.Fd()), &st)
-	if err == nil && (st.Mode&(syscall.S_IFMT|0o022) != syscall.S_IFREG || int(st.Uid) != os.Geteuid()) {
-		err = errors.New("it is not used, since others can write it, or it is no regular file; remove it")
+	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
+		return "", err
 	}
-	return f, err
+	if st.Mode&(syscall.S_IFMT|0o022) != syscall.S_IFREG || int(st.Uid) != os.Geteuid() || st.Size > maxMemory {
+		return "", errors.New("it is not used, since others can write it, or it is no regular file, or larger than 64 MiB; remove it")
+	}
+	content, err := io.ReadAll(f)
+	return string(content), err
 }
 
 // lockTries is how often the lock of a memory is tried, ten milliseconds apart: another process

@@ -5,12 +5,14 @@
 package gc
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -72,10 +74,11 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 	replace := func(old, by string) func(string) error {
 		return func(path string) error {
 			content, err := os.ReadFile(path)
-			if !strings.Contains(string(content), old) {
+			replaced := regexp.MustCompile(old).ReplaceAll(content, []byte(by))
+			if bytes.Equal(replaced, content) {
 				return errors.New("it is: " + string(content))
 			}
-			return errors.Join(err, os.WriteFile(path, []byte(strings.Replace(string(content), old, by, 1)), 0o600))
+			return errors.Join(err, os.WriteFile(path, replaced, 0o600))
 		}
 	}
 	nowhere := newNode(t)
@@ -89,12 +92,16 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 		note   string
 	}{
 		{"as it was written", nil, ""},
-		{"of another boot", replace(`"BootID":"`, `"BootID":"x`), ""},
-		{"of another time namespace", replace(`"TimeNamespace":"`, `"TimeNamespace":"x`), ""},
-		{"of another data directory", replace(`"dirs":{"`, `"dirs":{"9`), ""},
-		{"of another file", replace(`"Inode":`, `"Inode":9`), ""},
-		{"from the future", replace(`"mono":`, `"mono":9`), "from the future"},
-		{"with a sight from the future", replace(`"seen":`, `"seen":9`), ""},
+		{"of another boot", replace("^hostlocal-gc memory 1 ", "${0}x"), ""},
+		{"of another time namespace", replace("^.*", "${0}x"), ""},
+		{"of another version", replace("^hostlocal-gc memory 1", "${0}0"), "of another version"},
+		{"of another data directory", replace(":[0-9]+ file ", "9$0"), ""},
+		{"of another file", replace(`"10.0.0.2" `, "${0}9"), ""},
+		{"from the future", replace(`(\d+) mono`, "9$0"), "from the future"},
+		{"with a sight from the future", replace(`\d+ \d+:\d+ file `, "9$0"), ""},
+		{"not a number", replace(" back", "x back"), "damaged"},
+		{"without its end", replace("\nend\n$", ""), "damaged"},
+		{"too large", func(path string) error { return os.Truncate(path, maxMemory+1) }, "larger than 64 MiB"},
 		{"cut short", func(path string) error { return os.Truncate(path, 100) }, "damaged"},
 		{"empty", func(path string) error { return os.Truncate(path, 0) }, "damaged"},
 		{"others can write it", func(path string) error { return os.Chmod(path, 0o666) }, "others can write it"},
@@ -141,12 +148,13 @@ func TestMemoryThatDoesNotCount(t *testing.T) {
 
 func TestEarliestSightCounts(t *testing.T) {
 	for _, all := range []bool{false, true} {
-		there, here, alone, future := podID{Other: "there"}, podID{Other: "here"}, podID{Other: "alone"}, podID{Other: "future"}
+		const there, here, alone, future = podID("pod there"), podID("pod here"), podID("pod alone"), podID("pod future")
 		c := clock{finished: map[podID]time.Duration{there: 5, here: 5}, lists: map[bool]bool{false: true}, steps: steps{Back: 5}}
 		c.files = []candidate{{&hostlocal.Reservation{}, 5}}
 		back := map[bool]time.Duration{false: 3, true: 7}
-		in := sights{[]sight[file]{{fileOf(&hostlocal.Reservation{}), 7}}, []sight[podID]{{there, 3}, {here, 7}, {alone, 1}, {future, 99}}}
-		c.recall(&memory{Dirs: map[string]sights{"": in}, Steps: steps{Back: back[all]}}, "", reading{wall: time.Time{}.Add(9), mono: 9}, all)
+		m := memory{"back": back[all], "1:2 " + fileOf(c.files[0].Reservation).String(): 7, "1:2 pod there": 3, "1:2 pod here": 7,
+			"1:2 pod alone": 1, "1:2 pod future": 99, "1:3 pod other": 1}
+		c.recall(m, "1:2 ", reading{wall: time.Unix(0, 9), mono: 9}, all)
 		want := map[podID]time.Duration{there: 3, here: 5}
 		if all {
 			want[alone], want[future] = 1, 9
@@ -155,6 +163,37 @@ func TestEarliestSightCounts(t *testing.T) {
 			t.Errorf("all %t: %v, want %v; the file %v; back by %v", all, c.finished, want, c.files, c.steps.Back)
 		}
 	}
+}
+
+// No content of a memory makes a sight later, or a reader fail; owners have any text and keep their sights.
+func FuzzMemory(f *testing.F) {
+	f.Add("hostlocal-gc memory 1 boot\n1 mono\n2 1:2 pod \"a\"\n3 1:2 file\nend\n", "eth0")
+	f.Add("hostlocal-gc memory 1 boot\n-9223372036854775808 back\n9223372036854775807 wall\n9223372036854775807 1:2 pod\nend\n",
+		"\n1 1:2 \xff\"")
+	f.Fuzz(func(t *testing.T, content, owner string) {
+		const of, dir = memoryVersion + "boot", "1:2 "
+		path, now := filepath.Join(t.TempDir(), "memory"), reading{wall: time.Now(), mono: 9}
+		read := func() memory {
+			m, _ := readMemory(path, of, func() reading { return now })
+			return m
+		}
+		must(t, os.WriteFile(path, []byte(content), 0o600))
+		c := clock{files: []candidate{{&hostlocal.Reservation{IfName: owner}, 5}}}
+		c.recall(read(), dir, now, true)
+		for pod, seen := range c.finished {
+			if seen > now.mono {
+				t.Errorf("%s was seen at %v, after %v", pod, seen, now.mono)
+			}
+		}
+		want := c.files[0].seen
+		m := make(memory)
+		c.save(m, dir, now)
+		must(t, writeMemory(path, of, m))
+		c.files[0].seen = 9
+		if c.recall(read(), dir, now, true); want > 5 || c.files[0].seen != want || !maps.Equal(read(), m) {
+			t.Errorf("%q was seen at %v, want %v", owner, c.files[0].seen, want)
+		}
+	})
 }
 
 // The file system of the memory does not answer: passes release all the same, and say so.
@@ -234,7 +273,7 @@ func TestStepIsWrittenAtOnce(t *testing.T) {
 		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 			content, err := os.ReadFile(n.memory)
 			early = early || err == nil
-			written = err == nil && !strings.Contains(string(content), `"TrustedSince":"0001`)
+			written = err == nil && !strings.Contains(string(content), "\n-9223372036854775808 trusted\n") // the earliest: none
 			return []podsource.Pod{other}, nil
 		})
 		r := n.process(source)

@@ -4,15 +4,12 @@
 
 package gc
 
-import (
-	"errors"
-	"os"
-)
+import "errors"
 
-func originOf(string) (origin, string, error) {
-	return origin{}, "", errors.New("first sights outlive a process on Linux only")
+func originOf(string) (string, string, error) {
+	return "", "", errors.New("first sights outlive a process on Linux only")
 }
 
 func lockMemory(string) (func(), error) { return nil, errors.ErrUnsupported }
 
-func openMemory(string) (*os.File, error) { return nil, errors.ErrUnsupported }
+func readPrivate(string) (string, error) { return "", errors.ErrUnsupported }

@@ -40,7 +40,7 @@ type Options struct {
 	// of which no source speaks.
 	AllowForeign []string
 	// Memory is the path of a file on a file system that a boot empties, such as /run, in
-	// which this Reconciler keeps when it first saw each reservation, in some 230 bytes, and
+	// which this Reconciler keeps when it first saw each reservation, in some 150 bytes, and
 	// what it saw of steps of the clock (R5). So a hook, a job or an agent that restarts gets
 	// to the end of a wait. Several processes may use one file, also for several data
 	// directories; its directory is made if it is missing, and locked during a change. No
