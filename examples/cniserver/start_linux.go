@@ -72,7 +72,7 @@ func newServer(o options, log logr.Logger) (s *server, err error) {
 		return nil, err
 	}
 	s.loop, err = gc.New(s.store, o.networks, podsource.Union(s.record, s.intents),
-		gc.Options{Logger: s.log, Memory: filepath.Join(o.runDir, "memory.json"), OnReport: s.backfillAgain})
+		gc.Options{Logger: s.log, Memory: filepath.Join(o.runDir, "memory"), OnReport: s.backfillAgain})
 	if err != nil {
 		_ = s.record.Close() // nothing was written
 	}

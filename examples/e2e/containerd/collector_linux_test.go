@@ -211,10 +211,11 @@ func (n *node) ageMemory(d time.Duration) {
 	const file = "/run/hostlocal-gc/memory"
 	content, err := os.ReadFile(file)
 	n.must(err)
-	content = regexp.MustCompile(`"seen":\d+`).ReplaceAllFunc(content, func(text []byte) []byte {
-		seen, err := strconv.ParseInt(string(text[len(`"seen":`):]), 10, 64)
+	content = regexp.MustCompile(`(?m)^\d+ \d+:`).ReplaceAllFunc(content, func(text []byte) []byte {
+		number, device, _ := strings.Cut(string(text), " ")
+		seen, err := strconv.ParseInt(number, 10, 64)
 		n.must(err)
-		return fmt.Appendf(nil, `"seen":%d`, seen-int64(d))
+		return fmt.Appendf(nil, "%d %s", seen-int64(d), device)
 	})
 	n.must(os.WriteFile(file, content, 0o600))
 }
