@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -34,8 +35,10 @@ func TestWords(t *testing.T) {
 		fmt.Fprintf(&got, "%-26s %-10s %s\n", r, r.Verdict(), r.Rule())
 	}
 	golden(t, "words.txt", got.String())
-	if r := Reason(0); r.Verdict() != Failed || r.Rule() != "" {
-		t.Errorf("no reason is %s, %q", r.Verdict(), r.Rule())
+	for _, n := range []int{0, 1 + max(len(Reasons()), len(Verdicts())), math.MaxUint16} {
+		if r := Reason(n); r.Verdict() != Failed || r.String()+r.Text()+r.Rule()+Verdict(n).String() != "" {
+			t.Errorf("%d is reason %q of %s and %q, and verdict %q", n, r, r.Rule(), r.Verdict(), Verdict(n))
+		}
 	}
 }
 

@@ -21,9 +21,10 @@ const (
 	Failed                       // failed: an error prevented a decision or the release
 )
 
-// String returns the verdict's word.
+// String returns the verdict's word, or nothing for a number that is no verdict.
 func (v Verdict) String() string {
-	return [...]string{"", "in-use", "young", "starting", "foreign", "conflict", "malformed", "leaked", "released", "changed", "gone", "failed"}[v]
+	return [...]string{"", "in-use", "young", "starting", "foreign", "conflict", "malformed", "leaked", "released", "changed", "gone",
+		"failed", ""}[min(v, Failed+1)]
 }
 
 // MarshalText returns the verdict's word, which is the verdict in JSON.
@@ -101,10 +102,16 @@ type row struct {
 	rule, text string
 }
 
+// reason declares a reason. Inlined, its calls would take twelve kilobytes of every program.
+//
+//go:noinline
 func reason(word string, verdict Verdict, rule, text string) Reason {
 	reasons = append(reasons, row{word, verdict, rule, text})
 	return Reason(len(reasons) - 1)
 }
+
+// row returns the row of r, or that of none for a number that is no reason.
+func (r Reason) row() row { return reasons[min(int(r), len(reasons))%len(reasons)] }
 
 // Reasons returns all reasons, by the verdict that they lead to.
 func Reasons() []Reason {
@@ -115,17 +122,17 @@ func Reasons() []Reason {
 	return all
 }
 
-// String returns the reason's word.
-func (r Reason) String() string { return reasons[r].word }
+// String returns the reason's word, or nothing for a number that is no reason.
+func (r Reason) String() string { return r.row().word }
 
 // MarshalText returns the reason's word, which is the reason in JSON.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // Text returns the reason as a phrase for people. Its wording may change.
-func (r Reason) Text() string { return reasons[r].text }
+func (r Reason) Text() string { return r.row().text }
 
-// Verdict returns the verdict that r leads to. That of zero, which is no reason, is Failed.
-func (r Reason) Verdict() Verdict { return reasons[r].verdict }
+// Verdict returns the verdict that r leads to. That of a number that is no reason, as zero, is Failed.
+func (r Reason) Verdict() Verdict { return r.row().verdict }
 
 // Rule returns the number of the safety rule behind r, as in "R3".
-func (r Reason) Rule() string { return reasons[r].rule }
+func (r Reason) Rule() string { return r.row().rule }
