@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 // The words of verdicts and reasons, with the verdict and the rule of each reason, are stable:
@@ -36,8 +38,8 @@ func TestWords(t *testing.T) {
 	}
 	golden(t, "words.txt", got.String())
 	for _, n := range []int{0, 1 + max(len(Reasons()), len(Verdicts())), math.MaxUint16} {
-		if r := Reason(n); r.Verdict() != Failed || r.String()+r.Text()+r.Rule()+Verdict(n).String() != "" {
-			t.Errorf("%d is reason %q of %s and %q, and verdict %q", n, r, r.Rule(), r.Verdict(), Verdict(n))
+		if r := Reason(n); r.Verdict() != Failed || r.String()+r.Text()+r.Rule()+Verdict(n).String()+hostlocal.OwnerState(n).String() != "" {
+			t.Errorf("%d is reason %q of %s and %q, verdict %q, and owner %q", n, r, r.Rule(), r.Verdict(), Verdict(n), hostlocal.OwnerState(n))
 		}
 	}
 }

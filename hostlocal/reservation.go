@@ -81,9 +81,9 @@ const (
 	Unreadable
 )
 
-// String returns the state as a word.
+// String returns the state as a word, or nothing for a number that is no state.
 func (o OwnerState) String() string {
-	return [...]string{"", "owned", "empty", "malformed", "unreadable"}[o]
+	return [...]string{"", "owned", "empty", "malformed", "unreadable", ""}[min(o, Unreadable+1)]
 }
 
 // maxOwner is the maximum size of an owner file. The longest owner that CNI allows
