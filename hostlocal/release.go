@@ -23,17 +23,11 @@ var ErrLocked = errors.New("host-local's lock is not available")
 var (
 	errNotListed = errors.New("its owner was not read by List, so the file can't be compared: list it again")
 	errChanged   = errors.New("the file is no longer the one that was read")
-)
 
-// A retryError is why a network is tried again later.
-type retryError string
-
-func (e retryError) Error() string { return string(e) }
-
-const (
-	errLockBusy     retryError = "the lock is held by another process"
-	errLockReplaced retryError = "the lock was removed or replaced"
-	errUnfinished   retryError = "it takes several holds of the lock"
+	errLockBusy     = errors.New("the lock is held by another process")
+	errLockReplaced = errors.New("the lock was removed or replaced")
+	errUnfinished   = errors.New("it takes several holds of the lock")
+	retried         = []error{errLockBusy, errLockReplaced, errUnfinished} // after these a network is tried again later
 )
 
 // An Outcome says what Release did with a reservation.
@@ -125,7 +119,9 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 				idle = 0
 			}
 		}
-		waiting = slices.DeleteFunc(waiting, func(q *queue) bool { return idle == maxIdle || !errors.As(q.err, new(retryError)) })
+		waiting = slices.DeleteFunc(waiting, func(q *queue) bool {
+			return idle == maxIdle || !slices.ContainsFunc(retried, func(err error) bool { return errors.Is(q.err, err) })
+		})
 		if len(waiting) == 0 {
 			return w.ReleaseResult, w.join(all)
 		}

@@ -39,7 +39,7 @@ var diskGuards = []guard{
 		"if err := ctx.Err(); err != nil {\n				return err\n			}\n			err = d.remove", "err = d.remove"},
 	{"R8", "47", "a release does not give up after one replacement of the lock", "TestHazard47LockIsReplacedUnderAPass",
 		"hostlocal/release.go",
-		"!errors.As(q.err, new(retryError))", "!errors.Is(q.err, errLockBusy) && !errors.Is(q.err, errUnfinished)"},
+		"{errLockBusy, errLockReplaced, errUnfinished}", "{errLockBusy, errUnfinished}"},
 	{"R6", "09", "a file is compared with the judged one before it is removed", "TestHazard09ReplacedBetweenJudgingAndDeleting", "hostlocal/release.go",
 		"	if now.identity != r.identity || owner", "	if id, ifName, owner = r.ContainerID, r.IfName, r.Owner; owner"},
 	{"R6", "09", "... by its identity", "TestReleaseCompares", "hostlocal/release.go",
