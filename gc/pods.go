@@ -90,9 +90,6 @@ func (s *snapshot) indexPods(now reading) *livePods {
 			l.add(&pods[j], now)
 		}
 	}
-	for _, claimants := range l.claims {
-		slices.SortFunc(claimants, func(p, q *livePod) int { return comparePods(q, p) })
-	}
 	for i := range s.reservations { // the owner of a damaged file may be any of a claimant's containers (hazard 84)
 		r := &s.reservations[i]
 		if r.Owner == hostlocal.Empty || r.Owner == hostlocal.Malformed {
@@ -121,7 +118,9 @@ func (l *livePods) add(p *livePod, now reading) {
 		return
 	}
 	for _, ip := range p.IPs {
-		l.claims[normalize(ip)] = append(l.claims[normalize(ip)], p)
+		all := l.claims[normalize(ip)]
+		at, _ := slices.BinarySearchFunc(all, p, func(a, b *livePod) int { return comparePods(b, a) })
+		l.claims[normalize(ip)] = slices.Insert(all, at, p)
 	}
 	if !p.HostNetwork && (p.MoreIPs || len(p.ContainerIDs) == 0 && len(p.IPs) == 0) {
 		l.addStarting(p, now)

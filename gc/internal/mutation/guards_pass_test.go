@@ -7,7 +7,7 @@ var podGuards = []guard{
 	{"R3", "02 05", "a container ID identifies its pod", "TestCases/02-in-use", "gc/pods.go",
 		"			byContainer[id] = p\n", ""},
 	{"R3", "08 13", "a live pod's address is in use", "TestCases/13-finished-pods", "gc/pods.go",
-		"		l.claims[normalize(ip)] = append(l.claims[normalize(ip)], p)\n", "		_ = ip\n"},
+		"		l.claims[normalize(ip)] = slices.Insert(all, at, p)\n", "		_, _ = all, at\n"},
 	{"R3", "11", "an address is the same if it is IPv4-mapped or has a zone", "TestCases/11-one-address", "gc/pods.go",
 		"return ip.Unmap().WithZone(\"\")", "return ip"},
 	{"R3", "28", "addresses of host-network pods claim nothing", "TestCases/02-in-use", "gc/pods.go",
