@@ -87,7 +87,7 @@ func (s *snapshot) checkCache(of *podsource.Answer, look []podsource.Answer) *ca
 		}
 	}
 	var notes []string
-	for _, network := range slices.Sorted(maps.Keys(some)) {
+	for _, network := range s.dirs {
 		addsSeen := slices.ContainsFunc(look, func(a podsource.Answer) bool { return podsource.Covers(a.SeesADDs, network) })
 		why, lack := "it has no entry of any reservation's owner", c.doubted[network]
 		if lack != nil {
@@ -97,7 +97,7 @@ func (s *snapshot) checkCache(of *podsource.Answer, look []podsource.Answer) *ca
 			why = "no source sees ADDs"
 		}
 		c.passed[network] = some[network] && lack == nil && addsSeen
-		if !c.passed[network] && slices.Contains(s.networks, network) {
+		if _, reserved := some[network]; reserved && !c.passed[network] && slices.Contains(s.networks, network) {
 			notes = append(notes, fmt.Sprintf("in %s it does not count: %s", network, why))
 		}
 	}

@@ -75,11 +75,11 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 	refuse(store == nil, "there is no store")
 	refuse(source == nil, "there is no pod source")
 	refuse(len(networks) == 0, "no network is named to release in")
-	networks = slices.Sorted(slices.Values(networks))
+	networks = slices.Clone(networks)
 	for i, n := range networks {
 		refuse(n == AllNetworks && len(networks) > 1, "%q must be the only network", n)
 		refuse(n != AllNetworks && !hostlocal.ValidName(n), "%q is not the name of a CNI network", n)
-		refuse(i > 0 && networks[i-1] == n, "network %s is named twice", n)
+		refuse(slices.Contains(networks[:i], n), "network %s is named twice", n)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("making a reconciler: %w", err)
