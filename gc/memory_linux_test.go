@@ -53,11 +53,14 @@ func TestStepSeenByTheMemoryAlone(t *testing.T) {
 			r.opts.Only = func(*hostlocal.Reservation) bool { // called after the last source
 				n.step = -time.Hour
 				if !writable {
-					must(t, os.Mkdir(n.memory+".new", 0o700))
+					must(t, os.Symlink("/dev/full", n.memory+".new"))
 				}
 				return true
 			}
 			n.reconcile(r)
+			if info, err := os.Lstat(n.memory); err == nil && !info.Mode().IsRegular() {
+				t.Errorf("what could not be written replaced the memory: %v", info.Mode())
+			}
 			must(t, os.RemoveAll(n.memory+".new"))
 			n.file("10.0.0.3", "web", -n.step) // made since the pod's start
 			r.opts.Only = nil
@@ -297,19 +300,23 @@ func TestStepIsWrittenAtOnce(t *testing.T) {
 func TestStepSeenByAFailedPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t)
+		n.reserve("10.0.0.3", "other", old)
+		n.reconcile(n.process(podsource.Static{other}))
 		r, link := n.process(podsource.Static{other}), filepath.Join(n.dataDir, "link")
-		n.reconcile(r)
 		time.Sleep(time.Second)
 		n.step = -time.Hour
 		must(t, os.Symlink(n.dataDir, link))
 		if _, err := r.Reconcile(t.Context()); err == nil {
 			t.Error("the listing did not fail")
 		}
+		if content, err := os.ReadFile(n.memory); !strings.Contains(string(content), ` file "`) {
+			t.Errorf("a pass that listed nothing dropped first sights: %s (error %v)", content, err)
+		}
 		must(t, os.Remove(link))
 		n.file("10.0.0.2", "web", -n.step) // its ADD is in flight
 		time.Sleep(time.Second)
 		n.step = 0
-		n.check(n.reconcile(n.process(podsource.Static{other})), map[string]Verdict{"10.0.0.2": Young})
+		n.check(n.reconcile(n.process(podsource.Static{other})), map[string]Verdict{"10.0.0.2": Young, "10.0.0.3": InUse})
 	})
 }
 
