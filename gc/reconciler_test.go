@@ -164,7 +164,7 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 		{"no networks", store, nil, source, Options{}, "no network"},
 		{"an empty name", store, []string{""}, source, Options{}, `""`},
 		{"all networks, and one by its name", store, []string{"*", "a"}, source, Options{}, `"*" must be the only network`},
-		{"a network twice", store, []string{"a", "b", "a"}, source, Options{}, "network a is named twice"},
+		{"a network twice", store, []string{"a", "b", "b"}, source, Options{}, "network b is named twice"},
 		{"seconds written as nanoseconds", store, some, source, Options{MinAge: 300}, "MinAge is 300ns"},
 		{"a nanosecond less than a second", store, some, source, Options{MinAge: time.Second - 1}, "MinAge"},
 		{"a second", store, some, source, Options{MinAge: time.Second}, ""},
