@@ -6,7 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"net/netip"
+	"math"
 	"os"
 	"syscall"
 	"time"
@@ -14,9 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 )
-
-// colon is the character that host-local writes for ':' in file names on this platform.
-const colon = ':'
 
 // dir is an open network directory. Files in it are opened, created and removed by its
 // descriptor and a single name. So nothing outside of it can be reached, even if the
@@ -30,32 +27,31 @@ func openDir(path string) (dir, error) {
 
 // list returns the addresses of the regular files in the directory. os.File.ReadDir
 // would allocate twice for each name.
-func (d dir) list() (ips []netip.Addr, err error) {
-	buf := make([]byte, 32<<10)
+func (d dir) list() (ips addresses, err error) {
+	buf := make([]byte, 8<<10)
 	if info, err := d.Stat(); err == nil { // most file systems use at least 20 bytes per entry
-		ips = make([]netip.Addr, 0, min(info.Size()/20, 1<<16))
+		ips.v4 = make([][4]byte, 0, min(info.Size()/20, 1<<16))
 	}
 	for {
 		n, err := retry(func() (int, error) { return syscall.ReadDirent(int(d.Fd()), buf) })
 		if n <= 0 { // -1 with an error
 			return ips, os.NewSyscallError("getdents64", err)
 		}
-		ips = d.appendRegular(ips, buf[:n])
+		d.addRegular(&ips, buf[:n])
 	}
 }
 
-// appendRegular appends the addresses of the regular files among entries, which have the
+// addRegular adds the addresses of the regular files among entries, which have the
 // format of getdents64(2): the length of an entry is at byte 16, its type at byte 18, and
 // its name, which ends with a zero byte, begins at byte 19. Some file systems report no types.
-func (d dir) appendRegular(ips []netip.Addr, entries []byte) []netip.Addr {
+func (d dir) addRegular(ips *addresses, entries []byte) {
 	for ; len(entries) > 0; entries = entries[binary.NativeEndian.Uint16(entries[16:]):] {
 		name, _, _ := bytes.Cut(entries[19:], []byte{0})
-		ip, ok := parseName(unsafe.String(unsafe.SliceData(name), len(name)), colon)
+		ip, ok := parseName(unsafe.String(unsafe.SliceData(name), len(name)))
 		if typ := entries[18]; ok && (typ == unix.DT_REG || typ == unix.DT_UNKNOWN && !errors.Is(d.status(&Reservation{IP: ip}), errNotRegular)) {
-			ips = append(ips, ip)
+			ips.add(ip)
 		}
 	}
-	return ips
 }
 
 // read sets the identity and time of r, and returns the content of its file, cut to the
@@ -95,7 +91,7 @@ func (d dir) statusOf(name string, st *unix.Stat_t) error {
 }
 
 func (r *Reservation) setStatus(st *unix.Stat_t) {
-	r.identity = identity{st.Ino, st.Ctim.Nano(), st.Size, uint64(st.Dev)}
+	r.ino, r.changed, r.size, r.dev = st.Ino, st.Ctim.Nano(), uint16(min(st.Size, math.MaxUint16)), uint32(st.Dev)
 	r.ReservedAt = time.Unix(st.Mtim.Unix())
 }
 

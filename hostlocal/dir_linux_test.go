@@ -106,8 +106,12 @@ func TestHazard17ForeignFiles(t *testing.T) {
 	}
 	wantListed := func(what string, entries []byte, want ...string) {
 		t.Helper()
-		got := []string{}
-		for _, ip := range d.appendRegular(nil, entries) {
+		got, ips := []string{}, addresses{}
+		d.addRegular(&ips, entries)
+		for _, ip := range ips.v4 {
+			got = append(got, netip.AddrFrom4(ip).String())
+		}
+		for _, ip := range ips.v6 {
 			got = append(got, ip.String())
 		}
 		slices.Sort(got)

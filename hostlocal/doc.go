@@ -53,7 +53,8 @@
 // Versions of host-local before 0.7.0 take no lock on ADD and DEL, and are not
 // supported. On systems other than Linux neither change time nor inode are compared, and each
 // owner is read each time: a file that was replaced by one with the same owner, size and
-// modification time is taken for the same file.
+// modification time is taken for the same file. On Windows IPv6 addresses are not listed, since the
+// plugin's file names for them are others there. No node runs on such systems, only tests.
 //
 // The rules R1 to R14 are in gc/README.md, in the chapter on safety rules. The facts about
 // the format are from the plugin's source, plugins/ipam/host-local/backend/disk of

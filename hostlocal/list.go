@@ -3,10 +3,12 @@
 package hostlocal
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -41,7 +43,7 @@ type Listing struct {
 // because a container may have reservations in several networks (R3). One such error is a symbolic link to a
 // directory in the place of a network's directory, since it is not followed (R7).
 func (s *Store) List(ctx context.Context) (Listing, error) {
-	m, _ := s.remembered()
+	m := s.remembered()
 	l, err := s.readDataDir()
 	for i := 0; err == nil && i < len(l.Networks); i++ {
 		l.Reservations, err = s.listNetwork(ctx, l.Networks[i], l.Reservations, &m)
@@ -49,20 +51,23 @@ func (s *Store) List(ctx context.Context) (Listing, error) {
 	if err != nil {
 		return Listing{}, fmt.Errorf("listing reservations in %s: %w", s.dataDir, err)
 	}
-	s.last.Store(&memory{files: l.Reservations, lead: m.lead})
+	m.files = l.Reservations
+	s.last.Store(&m)
 	return l, nil
 }
 
-// remembered returns what the last List found, and the clock's lead. After a step that is nothing, also for
+// remembered returns what the last List found. After a step of the clock that is nothing, also for
 // the next call if this one fails, and nothing is settled: a change that seems old may be new.
-func (s *Store) remembered() (m memory, lead time.Duration) {
+func (s *Store) remembered() memory {
 	wall, lead := s.now()
-	m = *s.last.Load()
-	if m.settledBefore = wall - margin; stepped(lead, m.lead) {
-		m = memory{lead: lead}
-		s.last.Store(&m)
+	m := *s.last.Load()
+	if (lead - m.lead).Abs() > 100*time.Millisecond {
+		none := memory{lead: lead, seed: maphash.MakeSeed()}
+		s.last.Store(&none)
+		return none
 	}
-	return m, lead
+	m.settledBefore = wall - margin
+	return m
 }
 
 // margin is how old the last change of a file must be, so that each later one changes its
@@ -74,7 +79,13 @@ const margin = 3 * time.Second
 type memory struct {
 	files         []Reservation // without those before the next file
 	lead          time.Duration // of the wall clock: no step was seen since it had this
+	seed          maphash.Seed  // of proofs: those from before a step, and of other stores, have another one
 	settledBefore time.Duration // since 1970: when settled files were changed last
+}
+
+// proof returns what Reservation.settled is in a settled reservation with the owner that r now has.
+func (m *memory) proof(r *Reservation) uint64 {
+	return maphash.Comparable(m.seed, [2]string{r.ContainerID, r.IfName})
 }
 
 // recall sets the owner of r, and its identity and time, to what was read before, if the status of
@@ -84,11 +95,14 @@ func (m *memory) recall(d dir, r *Reservation) bool {
 	for len(m.files) > 0 && order(&m.files[0]) < 0 {
 		m.files = m.files[1:]
 	}
-	if len(m.files) == 0 || order(&m.files[0]) != 0 || m.files[0].lead == 0 || d.status(r) != nil || r.identity != m.files[0].identity {
+	if len(m.files) == 0 || order(&m.files[0]) != 0 {
 		return false
 	}
-	r.settled = m.files[0].settled
-	r.ContainerID, r.IfName, r.Owner = r.id, r.ifName.Value(), Owned
+	was := &m.files[0]
+	if was.settled != m.proof(was) || d.status(r) != nil || !r.isFile(was) {
+		return false
+	}
+	r.ContainerID, r.IfName, r.Owner, r.settled = was.ContainerID, was.IfName, Owned, was.settled
 	return true
 }
 
@@ -96,12 +110,11 @@ func (m *memory) recall(d dir, r *Reservation) bool {
 // written. Few names of interfaces serve all containers.
 func (r *Reservation) setOwner(content string, m *memory) {
 	id, ifName, owner := parseOwner(content)
-	name := unique.Make(ifName)
-	r.ContainerID, r.IfName, r.Owner = strings.Clone(id), name.Value(), owner
-	changed := time.Duration(r.identity.changed)
+	r.ContainerID, r.IfName, r.Owner = strings.Clone(id), unique.Make(ifName).Value(), owner
+	changed := time.Duration(r.changed)
 	// Some file systems have only seconds.
-	if r.Owner == Owned && r.identity.ino != 0 && changed%time.Second != 0 && changed < m.settledBefore {
-		r.settled = settled{r.ContainerID, name, m.lead}
+	if r.Owner == Owned && r.ino != 0 && changed%time.Second != 0 && changed < m.settledBefore {
+		r.settled = m.proof(r)
 	}
 }
 
@@ -146,6 +159,20 @@ func (s *Store) readDataDir() (Listing, error) {
 	return l, nil
 }
 
+// addresses are the names of a directory. A netip.Addr takes six times the memory of an IPv4 address.
+type addresses struct {
+	v4 [][4]byte
+	v6 []netip.Addr
+}
+
+func (a *addresses) add(ip netip.Addr) {
+	if ip.Is4() {
+		a.v4 = append(a.v4, ip.As4())
+	} else {
+		a.v6 = append(a.v6, ip)
+	}
+}
+
 // listNetwork appends a network's reservations to rs. It reads the directory that it
 // opened, even if another one gets the name.
 func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservation, m *memory) ([]Reservation, error) {
@@ -166,14 +193,20 @@ func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservatio
 	if err != nil && !isMissing(err) { // missing: the directory was removed
 		return nil, fmt.Errorf("network %s: %w", network, err)
 	}
-	slices.SortFunc(ips, netip.Addr.Compare)
-	rs = slices.Grow(rs, len(ips))
+	slices.SortFunc(ips.v4, func(a, b [4]byte) int { return bytes.Compare(a[:], b[:]) })
+	slices.SortFunc(ips.v6, netip.Addr.Compare)
+	rs = slices.Grow(rs, len(ips.v4)+len(ips.v6))
 	buf := make([]byte, maxOwner+1) // on the stack
-	for _, ip := range ips {
+	for i := range len(ips.v4) + len(ips.v6) {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("reading owners: %w", err)
 		}
-		r := Reservation{Network: network, IP: ip}
+		r := Reservation{Network: network}
+		if i < len(ips.v4) {
+			r.IP = netip.AddrFrom4(ips.v4[i])
+		} else {
+			r.IP = ips.v6[i-len(ips.v4)]
+		}
 		if !m.recall(d, &r) {
 			content, err := d.read(&r, buf)
 			if isGone(err) {

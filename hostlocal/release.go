@@ -198,8 +198,8 @@ func (w *releaser) hold(ctx context.Context, q *queue) (err error) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		_, lead := w.store.remembered()
-		err := d.compare(w.rs[i], lead)
+		m := w.store.remembered()
+		err := d.compare(w.rs[i], &m)
 		if err == nil {
 			if err := lock.check(); err != nil {
 				return fmt.Errorf("%w: %w", ErrLocked, err)
@@ -229,10 +229,10 @@ func (w *releaser) hold(ctx context.Context, q *queue) (err error) {
 // compare returns errChanged if r's file is not the file that was read, with the same owner
 // (R6). It reads the owner, unless the identity proves that: a file that changes twice within a
 // tick of the kernel's clock keeps its change time.
-func (d dir) compare(r *Reservation, lead time.Duration) error {
+func (d dir) compare(r *Reservation, m *memory) error {
 	now := Reservation{IP: r.IP}
-	if r.lead != 0 && !stepped(lead, r.lead) {
-		if err := d.status(&now); err != nil || now.identity == r.identity {
+	if r.settled == m.proof(r) {
+		if err := d.status(&now); err != nil || now.isFile(r) {
 			return err
 		}
 		return errChanged
@@ -242,7 +242,7 @@ func (d dir) compare(r *Reservation, lead time.Duration) error {
 		return err
 	}
 	id, ifName, owner := parseOwner(content)
-	if now.identity != r.identity || owner != r.Owner || id != r.ContainerID || ifName != r.IfName {
+	if !now.isFile(r) || owner != r.Owner || id != r.ContainerID || ifName != r.IfName {
 		return errChanged
 	}
 	return nil

@@ -41,14 +41,14 @@ func TestReleaseCompares(t *testing.T) {
 		want   Outcome
 	}{
 		{"nothing changed", func(*Reservation) {}, Released},
-		{"another file has the name", func(r *Reservation) { r.identity.ino++ }, Changed},
-		{"it was written to, linked or renamed", func(r *Reservation) { r.identity.changed-- }, Changed},
-		{"it grew", func(r *Reservation) { r.identity.size-- }, Changed},
+		{"another file has the name", func(r *Reservation) { r.ino++ }, Changed},
+		{"it was written to, linked or renamed", func(r *Reservation) { r.changed-- }, Changed},
+		{"it grew", func(r *Reservation) { r.size-- }, Changed},
 		{"another container holds it", func(r *Reservation) { r.ContainerID = "other" }, Changed},
 		{"another interface holds it", func(r *Reservation) { r.IfName = "net1" }, Changed},
 		{"it was malformed when it was read", func(r *Reservation) { r.Owner = Malformed }, Changed},
 		{"it is another address's", func(r *Reservation) { r.IP = netip.MustParseAddr("10.0.0.2") }, Changed},
-		{"List did not return it", func(r *Reservation) { r.identity = identity{} }, Changed},
+		{"List did not return it", func(r *Reservation) { r.ino, r.changed, r.size, r.dev = 0, 0, 0, 0 }, Changed},
 		{"its owner is unknown", func(r *Reservation) { r.Owner = 0 }, Failed},
 		{"its owner could not be read", func(r *Reservation) { r.Owner = Unreadable }, Failed},
 		{"no network", func(r *Reservation) { r.Network = "" }, Failed},

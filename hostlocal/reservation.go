@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unique"
 )
 
 // A Reservation is one file <data dir>/<network>/<ip>, by which host-local
@@ -37,31 +36,26 @@ type Reservation struct {
 	// Owner says what is known of the owner, and so which of the fields above are set.
 	Owner OwnerState `json:"-"`
 
-	identity identity
-	settled
-}
-
-// A settled file keeps its content as long as its identity stays the same (R6), unless the clock was
-// set since it had this lead. The owner is that of the file also if a caller has changed the
-// reservation. The zero value is no settled file.
-type settled struct {
-	id     string
-	ifName unique.Handle[string]
-	lead   time.Duration
-}
-
-// An identity tells a reservation's file from every earlier and later file of the same name, on
-// Linux; elsewhere it may miss a replacement. Its zero value is that of a Reservation that List
-// did not return.
-type identity struct {
+	// The identity: on Linux it tells the file that was read from every earlier and later file of the same
+	// name, elsewhere it may miss a replacement. It is zero in a Reservation that List did not return.
+	size    uint16 // or the maximum, which is more than that of an owner
+	dev     uint32 // two file systems may have the same of all others
 	ino     uint64 // 0 where the platform has none
 	changed int64  // change time in ns: set by every write, link and rename, as far as the kernel's clock has ticked since
-	size    int64
-	dev     uint64 // two file systems may have the same of all others
+
+	// settled proves that the file has this owner as long as its identity stays the same (R6), if it is
+	// the proof of the Store's memory: then no step of the clock was seen since, and no caller has
+	// changed the owner here.
+	settled uint64
+}
+
+// isFile reports whether two reservations have the same identity.
+func (r *Reservation) isFile(of *Reservation) bool {
+	return r.ino == of.ino && r.changed == of.changed && r.size == of.size && r.dev == of.dev
 }
 
 // Inode returns the inode number of the file that was read, or 0 where the platform has none.
-func (r *Reservation) Inode() uint64 { return r.identity.ino }
+func (r *Reservation) Inode() uint64 { return r.ino }
 
 // An OwnerState says what is known of a reservation's owner. It is zero in a Reservation that
 // List did not return.
@@ -118,16 +112,12 @@ func isBlank(r rune) bool { return r != '\n' && unicode.IsSpace(r) }
 // valid as that of a directory, or as a container ID: a letter or digit, then letters, digits, '_',
 // '.' and '-'.
 func ValidName(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case i > 0 && (c == '_' || c == '.' || c == '-'):
-		default:
-			return false
-		}
+	const marks = "_.-"
+	invalid := func(c rune) bool {
+		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		return !letter && !strings.ContainsRune(marks, c)
 	}
-	return len(s) > 0
+	return s != "" && !strings.ContainsRune(marks, rune(s[0])) && !strings.ContainsFunc(s, invalid)
 }
 
 // validIfName reports whether CNI allows s as the name of an interface (cni, pkg/utils
@@ -139,21 +129,10 @@ func validIfName(s string) bool {
 }
 
 // parseName returns the address of a file's name, and false for every name that
-// host-local does not write (R7). host-local names its files by net.IP.String,
-// with colon for each ':' (plugins, backend/disk GetEscapedPath: '_' on Windows,
-// ':' elsewhere).
-func parseName(name string, colon byte) (netip.Addr, bool) {
-	text := strings.ReplaceAll(name, string(colon), ":")
-	ip, err := netip.ParseAddr(text)
+// host-local does not write (R7). host-local names its files by net.IP.String (plugins,
+// backend/disk GetEscapedPath), except on Windows, where IPv6 addresses are not read.
+func parseName(name string) (netip.Addr, bool) {
+	ip, err := netip.ParseAddr(name)
 	var buf [64]byte // on the stack
-	canonical := string(ip.AppendTo(buf[:0])) == text && (colon == ':' || !strings.Contains(name, ":"))
-	if err != nil || ip.Is4In6() || ip.Zone() != "" || !canonical {
-		return netip.Addr{}, false
-	}
-	return ip, true
-}
-
-// fileName is the reverse of parseName.
-func fileName(ip netip.Addr, colon byte) string {
-	return strings.ReplaceAll(ip.String(), ":", string(colon))
+	return ip, err == nil && !ip.Is4In6() && ip.Zone() == "" && string(ip.AppendTo(buf[:0])) == name
 }

@@ -4,7 +4,9 @@ package hostlocal
 
 import (
 	"errors"
+	"hash/maphash"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,17 +45,15 @@ func TestSettled(t *testing.T) {
 	} {
 		s := newStore(t)
 		write(t, at(s, "10.0.0.1"), row.content)
-		changed := time.Duration(list(t, s)[0].identity.changed)
+		changed := time.Duration(list(t, s)[0].changed)
 		s.now = func() (wall, lead time.Duration) { return changed, changed }
-		s.last.Store(&memory{lead: changed})
+		s.last.Store(&memory{lead: changed, seed: maphash.MakeSeed()})
 		later(s, row.age+row.before, row.age)
 		rs := list(t, s)
 		later(s, time.Hour+row.after, time.Hour)
 
 		write(t, at(s, "10.0.0.1"), "xyz\r\neth0")
-		now := Reservation{IP: rs[0].IP}
-		must(t, openedDir(t, s).status(&now))
-		rs[0].identity, s.last.Load().files[0].identity = now.identity, now.identity
+		must(t, openedDir(t, s).status(&rs[0])) // which the store remembers
 		want, outcome := files(list(t, New(s.DataDir()))), Changed
 		if row.settled {
 			want, outcome = []string{"podnet 10.0.0.1"}, Released
@@ -61,16 +61,15 @@ func TestSettled(t *testing.T) {
 		diff(t, row.reason, want, files(list(t, s)))
 		must(t, release(t.Context(), t, row.reason, s, rs, outcome))
 	}
-	for reason, id := range map[string]identity{
-		"": {1, 1e9 + 1, 3, 1}, "no inode": {0, 1e9 + 1, 3, 1}, "a change time without nanoseconds": {1, 1e9, 3, 1},
+	for reason, r := range map[string]Reservation{
+		"": {ino: 1, changed: 1e9 + 1}, "no inode": {changed: 1e9 + 1}, "a change time without nanoseconds": {ino: 1, changed: 1e9},
 	} {
-		r := Reservation{identity: id}
-		if r.setOwner("abc", &memory{lead: 1, settledBefore: 5e9}); (r.lead == 0) != (reason != "") {
+		if r.setOwner("abc", &memory{seed: maphash.MakeSeed(), settledBefore: 5e9}); (r.settled == 0) != (reason != "") {
 			t.Errorf("%s: %+v", reason, r)
 		}
 	}
 	var a, b Reservation
-	if a.setStatus(&unix.Stat_t{Dev: 1}); a.identity == b.identity {
+	if a.setStatus(&unix.Stat_t{Dev: 1}); a.isFile(&b) {
 		t.Error("a file of another file system is the same")
 	}
 	s := newStore(t, "10.0.0.1")
@@ -83,20 +82,22 @@ func TestSettled(t *testing.T) {
 }
 
 // TestSettledIsNotRead: nothing but the status of a settled file is asked. A sibling whose owner
-// changed in place is read, in a network that comes later.
+// changed in place is read, in a network that comes later, and one whose owner a caller has changed.
 func TestSettledIsNotRead(t *testing.T) {
 	s := newStore(t, "10.0.0.1", "10.0.0.2", "fd00::1")
 	addNetwork(t, s, "z", "10.0.0.1", "10.0.0.2")
 	later(s, time.Hour, time.Hour)
 	rs := list(t, s)
-	rs[1].ContainerID, rs[1].IfName = "by a caller", "" // changes no owner
+	rs[1].ContainerID = "by-a-caller"
 	must(t, os.Remove(at(s, "10.0.0.1")))
 	write(t, s.filePath(&rs[3]), "xyz\r\neth0")
 	refusing(t, func() {
-		diff(t, "List", []string{"podnet 10.0.0.2", "podnet fd00::1", "z 10.0.0.1 unreadable", "z 10.0.0.2"}, files(list(t, s)))
-		must(t, release(t.Context(), t, "Release", s, rs, Gone, Released, Released, Changed, Released))
+		diff(t, "List", []string{"podnet 10.0.0.2 unreadable", "podnet fd00::1", "z 10.0.0.1 unreadable", "z 10.0.0.2"}, files(list(t, s)))
+		err := release(t.Context(), t, "Release", s, rs, Gone, Failed, Released, Changed, Released)
+		wantError(t, "Release", err, syscall.EIO, at(s, "10.0.0.2"))
 	}, unix.SYS_READ)
-	diff(t, "List", []string{"z 10.0.0.1 xyz"}, files(list(t, s)))
+	diff(t, "List", []string{"podnet 10.0.0.2", "z 10.0.0.1 xyz"}, files(list(t, s)))
+	must(t, release(t.Context(), t, "Release", s, rs[1:2], Changed))
 }
 
 // TestSettledCopyUp: overlayfs copies a file of a lower layer up before it is written. The file is

@@ -5,6 +5,7 @@ package hostlocal
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,9 +30,6 @@ type Store struct {
 	last atomic.Pointer[memory] // of the last List
 }
 
-// stepped reports whether the wall clock was set between two readings.
-func stepped(lead, before time.Duration) bool { return (lead - before).Abs() > 100*time.Millisecond }
-
 // New returns the store of a data directory. An empty dataDir is [DefaultDataDir]. New does
 // not access the disk; the directory need not exist yet.
 func New(dataDir string) *Store {
@@ -44,7 +42,7 @@ func New(dataDir string) *Store {
 		wall = time.Duration(now.UnixNano())
 		return wall, wall - now.Sub(made)
 	}}
-	s.last.Store(&memory{lead: time.Duration(made.UnixNano())})
+	s.last.Store(&memory{lead: time.Duration(made.UnixNano()), seed: maphash.MakeSeed()})
 	return s
 }
 
@@ -75,5 +73,5 @@ func isMissing(err error) bool {
 
 // filePath returns the path of a reservation's file, for errors.
 func (s *Store) filePath(r *Reservation) string {
-	return filepath.Join(s.dataDir, r.Network, fileName(r.IP, colon))
+	return filepath.Join(s.dataDir, r.Network, r.IP.String())
 }
