@@ -35,12 +35,12 @@ const (
 // A decision is what a pass decides about one reservation.
 type decision struct {
 	reason  Reason
-	release bool          // a release of the leak is tried
-	pod     *livePod      // that the reason is about, or nil
-	in      time.Duration // until it may be decided to be a leak; forever if not by time alone
+	release bool     // a release of the leak is tried
+	pod     *livePod // that the reason is about, or nil
 }
 
-// decide judges every reservation, in order. It is a pure function.
+// decide judges every reservation, in order, and returns how long it takes until the first of those
+// that are kept may be decided to be a leak: forever if not by time alone. It is a pure function.
 //
 // It never releases the address of a live pod, given the assumptions A1 to A4 (see
 // the package comment). A reservation is kept if it is younger than the minimum age,
@@ -50,8 +50,8 @@ type decision struct {
 // as a sibling, or R10 keeps it as a conflict. If it is listed as starting since no
 // later than the reservation was made, R4 keeps the reservation until a source that
 // would have named the holder by then does not.
-func decide(s *snapshot) []decision {
-	decisions := make([]decision, len(s.reservations))
+func decide(s *snapshot) (decisions []decision, in time.Duration) {
+	decisions, in = make([]decision, len(s.reservations)), forever
 	o := s.newOwners()
 	for i := range s.reservations {
 		r := &s.reservations[i]
@@ -61,10 +61,11 @@ func decide(s *snapshot) []decision {
 	}
 	for i := range s.reservations {
 		if decisions[i].reason == 0 {
-			decisions[i] = s.judgeUnclaimed(&s.reservations[i], o)
+			d, until := s.judgeUnclaimed(&s.reservations[i], o)
+			decisions[i], in = d, min(in, until)
 		}
 	}
-	return decisions
+	return decisions, in
 }
 
 // An age is a lower bound of how old something is.
@@ -157,59 +158,60 @@ func (o *owners) note(r *candidate, why Reason, pod *livePod) {
 	}
 }
 
-// kept is a decision that no passing of time makes a release.
-func kept(why Reason, pod *livePod) decision { return decision{reason: why, pod: pod, in: forever} }
+// kept is a decision for a reason that is about a pod, or about none.
+func kept(why Reason, pod *livePod) decision { return decision{reason: why, pod: pod} }
 
-// judgeUnclaimed judges a reservation whose address no live pod claims, by its owner (R3).
-func (s *snapshot) judgeUnclaimed(r *candidate, o *owners) decision {
+// judgeUnclaimed judges a reservation whose address no live pod claims, by its owner (R3), and returns
+// the time until it may be decided to be a leak.
+func (s *snapshot) judgeUnclaimed(r *candidate, o *owners) (d decision, in time.Duration) {
 	switch r.Owner {
 	case hostlocal.Malformed:
-		return kept(OwnerMalformed, nil)
+		return kept(OwnerMalformed, nil), forever
 	case hostlocal.Empty:
 		return s.judgeUnowned(r, s.age(r))
 	case hostlocal.Owned:
 	default:
-		return kept(OwnerUnreadable, nil)
+		return kept(OwnerUnreadable, nil), forever
 	}
 	if owner := s.pods.owner(r); owner != nil {
-		return kept(ContainerLive, owner)
+		return kept(ContainerLive, owner), forever
 	}
 	if other, ok := o.held[r.ContainerID]; ok {
-		return other
+		return other, forever
 	}
 	if of := s.opts.OwnADD.ContainerID; of != "" && r.ContainerID == of && !s.isOwn(r) {
-		return kept(ContainerLive, nil) // the caller executes an ADD for it, which the sources leave out
+		return kept(ContainerLive, nil), forever // the caller executes an ADD for it, which the sources leave out
 	}
 	if o.unreadable {
-		return decision{reason: SiblingUnreadable, in: s.opts.MinAge}
+		return kept(SiblingUnreadable, nil), s.opts.MinAge
 	}
 	return s.judgeUnowned(r, o.youngest[r.ContainerID])
 }
 
 // judgeUnowned judges a reservation whose owner and address no live pod is known to have,
 // by what it means that nobody names it.
-func (s *snapshot) judgeUnowned(r *candidate, a age) decision {
+func (s *snapshot) judgeUnowned(r *candidate, a age) (d decision, in time.Duration) {
 	q := s.about(r)
-	d := s.judgeSilence(r, q, a)
+	d, in = s.judgeSilence(r, q, a)
 	if q.has(doubt) && !leaked(d.reason) && slices.Contains(s.networks, r.Network) {
-		d.in = 0 // a cache may pass its check soon (hazard 108)
+		in = 0 // a cache may pass its check soon (hazard 108)
 	}
-	return d
+	return d, in
 }
 
 // leaked reports whether a reservation was decided to be a leak that may be released.
 func leaked(why Reason) bool { return why == Unowned || why == EmptyOwner }
 
-func (s *snapshot) judgeSilence(r *candidate, q silence, a age) decision {
+func (s *snapshot) judgeSilence(r *candidate, q silence, a age) (d decision, in time.Duration) {
 	switch {
 	case !q.has(speaksOf):
-		return kept(NoSourceForNetwork, nil)
+		return kept(NoSourceForNetwork, nil), forever
 	case !q.has(mayName):
-		return kept(NotRecorded, nil)
+		return kept(NotRecorded, nil), forever
 	case s.foreign(r, q):
-		return kept(ForeignOwner, nil)
+		return kept(ForeignOwner, nil), forever
 	case s.stale == forever:
-		return kept(StaleAnswer, nil)
+		return kept(StaleAnswer, nil), forever
 	}
 	need := s.opts.MinAge
 	if len(s.evidence) < 2 && a.least >= need || !q.has(adds|addresses|cached) { // then a setting below L does not count (R5)
@@ -223,23 +225,23 @@ func (s *snapshot) judgeSilence(r *candidate, q silence, a age) decision {
 		case a.least >= s.opts.MinAge:
 			why = NotYetListed
 		}
-		return decision{reason: why, in: need - a.least}
+		return kept(why, nil), need - a.least
 	}
 	if pod, why := s.startingPod(r); pod != nil {
 		if in := s.claimEnds(r, q, why, a.least); in > 0 {
 			if in == forever && why != EntryUnproven {
 				why = StartingNoEnd
 			}
-			return decision{reason: why, pod: pod, in: in}
+			return kept(why, pod), in
 		}
 	}
 	switch {
 	case !slices.Contains(s.networks, r.Network):
-		return kept(NetworkNotNamed, nil)
+		return kept(NetworkNotNamed, nil), forever
 	case r.Owner == hostlocal.Empty:
-		return kept(EmptyOwner, nil)
+		return kept(EmptyOwner, nil), forever
 	}
-	return kept(Unowned, nil)
+	return kept(Unowned, nil), forever
 }
 
 // startingPod returns a starting pod, or an unproven entry, that may hold r, or nil.
@@ -289,6 +291,7 @@ func (s *snapshot) wantsSecondLook() bool {
 			return false
 		}
 		q := two.about(&r)
-		return q.has(adds) && !q.has(waived) && leaked(two.judgeSilence(&r, q, two.age(&r)).reason)
+		d, _ := two.judgeSilence(&r, q, two.age(&r))
+		return q.has(adds) && !q.has(waived) && leaked(d.reason)
 	})
 }

@@ -261,6 +261,7 @@ func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, opts
 	s.addLook(look, at, at)
 	var report Report
 	report.addLook(look)
-	report.write(s, decide(s), &hostlocal.ReleaseResult{})
+	decisions, in := decide(s)
+	report.write(s, decisions, in, &hostlocal.ReleaseResult{})
 	return report
 }

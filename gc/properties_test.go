@@ -45,11 +45,11 @@ var (
 
 // judge does with a case what ask and pass do. It returns nil if an answer does not count. The
 // case determines the number of looks.
-func (c *propCase) judge() []decision {
+func (c *propCase) judge() (decisions []decision) {
 	if s := c.snapshot(); s != nil {
-		return decide(s)
+		decisions, _ = decide(s)
 	}
-	return nil
+	return decisions
 }
 
 func (c *propCase) snapshot() *snapshot {

@@ -167,7 +167,7 @@ func TestU2Looks(t *testing.T) {
 		if s == nil {
 			return false, ""
 		}
-		inOne := decide(s)
+		inOne, _ := decide(s)
 		member := rnd.IntN(len(c.looks[0]))
 		if none, declaration := two.without(rnd, member); none != nil {
 			some := two.clone()

@@ -203,9 +203,9 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error
 		}
 		return errors.Join(unreadable, fmt.Errorf("%w: %w", ErrRefused, err))
 	}
-	decisions := decide(s)
+	decisions, in := decide(s)
 	done, err := r.release(ctx, s, decisions)
-	report.write(s, decisions, &done)
+	report.write(s, decisions, in, &done)
 	complete = true
 	return errors.Join(unreadable, err)
 }

@@ -165,14 +165,13 @@ func (r *Report) refuse(all []hostlocal.Reservation) {
 }
 
 // write adds what was decided and released.
-func (r *Report) write(s *snapshot, decisions []decision, done *hostlocal.ReleaseResult) {
+func (r *Report) write(s *snapshot, decisions []decision, in time.Duration, done *hostlocal.ReleaseResult) {
 	r.note(s)
 	r.Duplicates, r.Unreserved = s.pods.compareClaims(s.reservations)
 	r.LockHeld, r.LongestHold = done.LockHeld, done.LongestHold
-	next, tried := s.pods.nextFinish, 0
+	next, tried := min(in, s.pods.nextFinish), 0
 	r.Reservations = make([]Entry, len(decisions))
 	for i, d := range decisions {
-		next = min(next, d.in)
 		res, why := s.reservations[i].Reservation, d.reason
 		switch {
 		case d.release && done.Outcomes == nil:

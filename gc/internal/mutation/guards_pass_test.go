@@ -72,12 +72,12 @@ var clockGuards = []guard{
 // The pass.
 var passGuards = []guard{
 	{"R1", "03 37", "reservations are listed before the sources are asked", "TestCases/03-between-two-lists", "gc/reconciler.go",
-		"	decisions := decide(s)\n", "	again, _ := r.store.List(ctx)\n" +
-			"	r.clock.see(s.at, again.Reservations)\n	s.reservations = r.clock.files\n	decisions := decide(s)\n"},
+		"	decisions, in := decide(s)\n", "	again, _ := r.store.List(ctx)\n" +
+			"	r.clock.see(s.at, again.Reservations)\n	s.reservations = r.clock.files\n	decisions, in := decide(s)\n"},
 	{"R11", "97", "a file in the place of a network's directory is an error", "TestHazard97FileInPlaceOfADirectory", "gc/reconciler.go",
 		"if slices.Contains(list.NotDirs, n) {", "if false {"},
 	{"R1", "37", "ages are taken before the sources are asked", "TestCases/19-clock-is-set", "gc/reconciler.go",
-		"	decisions := decide(s)\n", "	s.at = r.read()\n	decisions := decide(s)\n"},
+		"	decisions, in := decide(s)\n", "	s.at = r.read()\n	decisions, in := decide(s)\n"},
 	{"R5", "81", "first sights outlive the process", "TestCases/81-memory", "gc/reconciler.go",
 		"	r.recall(ctx, report)\n", ""},
 	{"R5", "81", "... on the clock of all processes", "TestHazard40BootIsTheKernels", "gc/reconciler.go",
@@ -147,7 +147,7 @@ var passGuards = []guard{
 	{"R5", "39 40", "... and there are two", "TestCases/39-stuck-pod", "gc/reconciler.go",
 		"if len(s.evidence) == 2 || !s.wantsSecondLook() {", "if true {"},
 	{"R13", "", "... only if the second may release something", "TestCases/72-two-looks", "gc/decide.go",
-		" && leaked(two.judgeSilence(&r, q, two.age(&r)).reason)", ""},
+		" && leaked(d.reason)", " && d.reason > 0"},
 	{"R11", "64", "the first look does not change when a source reuses its memory", "TestCases/64-memory-is-used-again", "gc/reconciler.go",
 		"			s.evidence[0][i].keep()\n", "			_ = i\n"},
 	{"R11", "64", "... nor what it declared", "TestCases/64-memory-is-used-again", "gc/silence.go",
