@@ -143,6 +143,9 @@ func TestListNames(t *testing.T) {
 	for i := range 300 {
 		ips = append(ips, fmt.Sprintf("10.0.%d.%d", i/100, i%100))
 	}
+	for i := range 20 {
+		ips = append(ips, fmt.Sprintf("fd00::%x", i+1))
+	}
 	s := newStore(t, ips...)
 	rs := list(t, s)
 	wantLeft(t, s, "several system calls", ips...)
