@@ -112,12 +112,16 @@ func isBlank(r rune) bool { return r != '\n' && unicode.IsSpace(r) }
 // valid as that of a directory, or as a container ID: a letter or digit, then letters, digits, '_',
 // '.' and '-'.
 func ValidName(s string) bool {
-	const marks = "_.-"
-	invalid := func(c rune) bool {
-		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-		return !letter && !strings.ContainsRune(marks, c)
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case i > 0 && (c == '_' || c == '.' || c == '-'):
+		default:
+			return false
+		}
 	}
-	return s != "" && !strings.ContainsRune(marks, rune(s[0])) && !strings.ContainsFunc(s, invalid)
+	return len(s) > 0
 }
 
 // validIfName reports whether CNI allows s as the name of an interface (cni, pkg/utils
