@@ -3,7 +3,6 @@
 package plugintest_test
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -25,9 +24,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(plugintest.Main(m)) }
 
-// A single address, and six of each family.
+// Six addresses of each family.
 var (
-	one4 = plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.5", End: "10.1.0.5"}
 	six4 = plugintest.Range{Subnet: "10.1.0.0/24", Start: "10.1.0.2", End: "10.1.0.7"}
 	six6 = plugintest.Range{Subnet: "fd00:1::/64", Start: "fd00:1::2", End: "fd00:1::7"}
 )
@@ -52,48 +50,13 @@ func reconcilerOf(t testing.TB, p *plugintest.Plugin, source podsource.Source, o
 }
 
 // add runs ADD, which must give an address of each range.
-func add(t *testing.T, p *plugintest.Plugin, containerID, ifName string, request ...netip.Addr) []netip.Addr {
+func add(t *testing.T, p *plugintest.Plugin, containerID, ifName string) []netip.Addr {
 	t.Helper()
-	ips, err := p.Add(t.Context(), containerID, ifName, request...)
+	ips, err := p.Add(t.Context(), containerID, ifName)
 	if err != nil || len(ips) != len(p.Ranges) {
 		t.Fatalf("ADD of %s gave %v, %v", containerID, ips, err)
 	}
 	return ips
-}
-
-// reconcile runs one pass of a new reconciler. An error fails the test.
-func reconcile(t *testing.T, p *plugintest.Plugin, source podsource.Source, opts gc.Options) gc.Report {
-	t.Helper()
-	report, err := reconcilerOf(t, p, source, opts).Reconcile(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return report
-}
-
-// atStartup runs the hook with the assertion that no ADD is in flight. It makes source declare
-// that its pods name every container. An error fails the test.
-func atStartup(t *testing.T, p *plugintest.Plugin, source podsource.Source, opts gc.Options) gc.Report {
-	t.Helper()
-	naming := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
-		answer, err := source.Pods(ctx)
-		answer.Names, answer.AtOnce = podsource.AnyContainer, true
-		return answer, err
-	})
-	report, err := reconcilerOf(t, p, naming, opts).AtStartup(t.Context(), gc.NoADDInFlight)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return report
-}
-
-// reasons returns the reason for each address, in any network.
-func reasons(r gc.Report) map[string]gc.Reason {
-	m := make(map[string]gc.Reason)
-	for _, e := range r.Reservations {
-		m[e.IP.String()] = e.Reason
-	}
-	return m
 }
 
 // reservations returns the content of the files that are reservations, by name. It does not use
