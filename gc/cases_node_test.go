@@ -19,6 +19,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -32,6 +33,7 @@ type node struct {
 	r        *gc.Reconciler // nil before a process begins
 	sources  []*source      // in the order in which the case names them
 	later    map[string][]line
+	broken   map[string]bool // paths of files that can't be read, and whether their status can
 	answered podsource.Answer
 	looks    int
 	looking  bool  // the sources are asked
@@ -42,7 +44,7 @@ const network = "podnet"
 
 func newNode(t *testing.T) *node {
 	return &node{t: t, dir: gctest.NewDir(t), clocks: gc.NewClocks(), opts: gc.Options{AllowForeign: []string{}}, networks: []string{network},
-		later: make(map[string][]line)}
+		later: make(map[string][]line), broken: make(map[string]bool)}
 }
 
 // run runs a case.
@@ -75,8 +77,8 @@ func (n *node) do(l line, want []line) error {
 	if kind(verb) != nil {
 		return n.list(verb, args)
 	}
-	need, ok := map[string]int{"reserve": 3, "file": -3, "chmod": 1, "remove": 1, "wait": 1, "clock": 1, "boot": 1, "restart": 0, "options": -1,
-		"pass": 0, "hook": 0, "asked:": -1, "again:": -1}[verb] // at least, if it is negative
+	need, ok := map[string]int{"reserve": 3, "file": -3, "chmod": 1, "unreadable": -1, "remove": 1, "wait": 1, "clock": 1, "boot": 1,
+		"restart": 0, "options": -1, "pass": 0, "hook": 0, "asked:": -1, "again:": -1}[verb] // at least, if it is negative
 	switch {
 	case !ok || n.looking && (verb == "pass" || verb == "hook"):
 		return fmt.Errorf("no line begins with %q here, and it is no source", verb)
@@ -95,6 +97,8 @@ func (n *node) do(l line, want []line) error {
 		return err
 	case "chmod":
 		return os.Chmod(path, 0o644)
+	case "unreadable":
+		n.broken[path] = len(args) == 1
 	case "remove":
 		err := os.Rename(path, filepath.Join(n.t.TempDir(), name)) // so that its inode is not used again
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -160,6 +164,9 @@ func (n *node) options(args []string) error {
 			n.networks = strings.Split(value, ",")
 		case "min-age", "starting-for", "request-timeout":
 			*durations[key] = n.duration(value)
+		case "own": // NETWORK/ID/INTERFACE
+			of := append(strings.Split(value, "/"), "", "")
+			n.opts.OwnADD = podsource.Attachment{Network: of[0], ContainerID: of[1], IfName: of[2]}
 		case "allow":
 			n.opts.AllowForeign = strings.Split(value, ",")
 		case "memory":
@@ -183,6 +190,14 @@ func (n *node) pass(words []string, want []line) error {
 	if n.r == nil {
 		n.opts.SourceTimeout, n.opts.StartupTimeout = 24*time.Hour, 2*time.Second // enough for two looks
 		n.r = gc.NewReconciler(n.t, n.dir.Store, n.networks, n, n.opts, n.clocks)
+		gc.Break(n.r, func(r *hostlocal.Reservation) {
+			if hasStatus, is := n.broken[n.path(r.Network+"/"+r.IP.String())]; is {
+				r.Owner, r.ContainerID, r.IfName, r.Err = hostlocal.Unreadable, "", "", errors.New("it can't be read")
+				if !hasStatus {
+					r.ReservedAt = time.Time{}
+				}
+			}
+		})
 	}
 	n.looks = 0
 	var report gc.Report

@@ -3,8 +3,10 @@
 package gc
 
 import (
+	"context"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -30,4 +32,20 @@ func (c *clocks) Wall() time.Time       { return c.wall() }
 func (c *clocks) Step(by time.Duration) { c.step += by }
 func (c *clocks) Boot(uptime time.Duration) {
 	*c = clocks{base: time.Now(), step: c.step, uptime: uptime, noBoot: uptime == 0}
+}
+
+// Break makes a reconciler list reservations with a change.
+func Break(r *Reconciler, change func(*hostlocal.Reservation)) { r.disk = changedDisk{r.disk, change} }
+
+type changedDisk struct {
+	dataDir
+	change func(*hostlocal.Reservation)
+}
+
+func (d changedDisk) List(ctx context.Context) (hostlocal.Listing, error) {
+	list, err := d.dataDir.List(ctx)
+	for i := range list.Reservations {
+		d.change(&list.Reservations[i])
+	}
+	return list, err
 }

@@ -108,11 +108,6 @@ func (c *clock) sees(at reading, all []hostlocal.Reservation) []candidate {
 	return c.files
 }
 
-// owned is a reservation of a container.
-func owned(network, ip, containerID string) hostlocal.Reservation {
-	return hostlocal.Reservation{Network: network, IP: ips(ip)[0], Owner: hostlocal.Owned, ContainerID: containerID}
-}
-
 // answers is a union of sources that return the same answers each time.
 func answers(members ...podsource.Answer) podsource.Source { return inTurn(members) }
 

@@ -5,14 +5,14 @@ package gc
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -59,55 +59,6 @@ func TestHazard63DirectoryIsMissing(t *testing.T) {
 	}
 }
 
-// One file can't be read. While its address is claimed or it is young, it may be a sibling
-// of any reservation whose container is not named.
-func TestHazard68OneFileCanNotBeRead(t *testing.T) {
-	const l, day = DefaultMinAge, 24 * time.Hour
-	for _, c := range []struct {
-		reason string
-		age    time.Duration // of the unreadable file; zero is unknown
-		minAge time.Duration
-		pods   []podsource.Pod
-		want   Reason // of a leaked reservation
-	}{
-		{"a pod has its address", day, l, []podsource.Pod{{NamespacedName: named("web"), IPs: ips("10.0.0.2")}}, SiblingUnreadable},
-		{"a pod whose container is known has it", day, l, []podsource.Pod{sandbox("1", "live", "10.0.0.2")}, SiblingUnreadable},
-		{"it is young", l - 1, l, nil, SiblingUnreadable},
-		{"it is younger than L, and MinAge is less", l - 1, time.Second, nil, SiblingUnreadable},
-		{"it is younger than a MinAge above L", day - 1, day, nil, SiblingUnreadable},
-		{"its age is unknown", 0, l, nil, SiblingUnreadable},
-		{"it is old, and no pod has its address", l, l, nil, Unowned},
-	} {
-		at := reading{wall: time.Now(), mono: time.Hour, boot: 30 * day}
-		var rs []hostlocal.Reservation
-		for i, owner := range []string{"", "suspect", "live", "", "suspect", ""} {
-			rs = append(rs, owned(network1, fmt.Sprintf("10.0.0.%d", i+2), owner))
-			rs[i].ReservedAt = at.wall.Add(-2 * day)
-		}
-		rs[0].Owner, rs[3].Owner, rs[5].Owner = hostlocal.Unreadable, hostlocal.Empty, hostlocal.Unreadable
-		rs[4].Network, rs[5].Network = "second", "third"
-		if rs[0].ReservedAt = at.wall.Add(-c.age); c.age == 0 {
-			rs[0].ReservedAt = time.Time{}
-		}
-		pods := append(c.pods, podsource.Pod{ContainerIDs: []string{"live"}})
-		report := judge(rs, plain(pods...), at, Options{MinAge: c.minAge, StartingFor: 2 * l})
-		want := []Reason{OwnerUnreadable, c.want, ContainerLive, EmptyOwner, c.want, OwnerUnreadable}
-		if len(c.pods) > 0 {
-			want[0] = AddressClaimed
-		}
-		if c.want == Unowned {
-			want[4] = NetworkNotNamed
-		}
-		var got []Reason
-		for _, e := range report.Reservations {
-			got = append(got, e.Reason)
-		}
-		if diff := cmp.Diff(want, got); diff != "" || report.NextCheck.IsZero() != (c.want == Unowned) {
-			t.Errorf("%s (-want +got), and the next check is at %v:\n%s", c.reason, report.NextCheck, diff)
-		}
-	}
-}
-
 // A regular file is in the place of a network's directory. The pass releases in the others, and
 // its error names the file. In the place of the data directory the pass has no list.
 func TestHazard97FileInPlaceOfADirectory(t *testing.T) {
@@ -139,18 +90,25 @@ func TestUnknownTimeIsInEveryGap(t *testing.T) {
 	}
 }
 
-// A record that says everything makes no file older whose owner is unknown: it may be of any container (hazard 68).
-func TestHazard68AgeOfAnUnknownOwner(t *testing.T) {
-	at := reading{wall: time.Now(), mono: time.Hour, boot: time.Hour}
-	s := &snapshot{clock: &clock{}, at: at, opts: &Options{}, noADD: true}
-	s.clock.observe(at)
-	s.addLook([]podsource.Answer{recordAnswer([]string{network1})}, at, at)
-	for owner, trusted := range map[hostlocal.OwnerState]bool{
-		hostlocal.Owned: true, hostlocal.Empty: true, hostlocal.Malformed: false, hostlocal.Unreadable: false} {
-		beforeBoot := at.wall.Add(-2 * time.Hour)
-		r := candidate{&hostlocal.Reservation{Network: network1, Owner: owner, ReservedAt: beforeBoot}, at.mono}
-		if got := s.age(&r); got.byTimestamp != trusted {
-			t.Errorf("%s: its time is trusted: %t", owner, got.byTimestamp)
+// Many files that can't be read make one short error, and the report has them all.
+func TestHazard30ThousandsOfFailures(t *testing.T) {
+	for count, says := range map[int]string{1: "refused", 1024: "1024 reservations can't be read"} {
+		n := newNode(t)
+		for i := range count {
+			n.reserve(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String(), "leaked", old)
+		}
+		r := n.reconciler(podsource.Static{other}, Options{})
+		Break(r, func(r *hostlocal.Reservation) {
+			r.Owner, r.Err = hostlocal.Unreadable, fmt.Errorf("refused: %w", fs.ErrPermission)
+		})
+		report, err := r.Reconcile(t.Context())
+		if !strings.HasPrefix(text(err), says) || !errors.Is(err, fs.ErrPermission) || len(err.Error()) > 1<<10 {
+			t.Errorf("got an error of %d bytes, want %q: %.500v", len(text(err)), says, err)
+		}
+		for _, e := range report.Reservations {
+			if e.Reason != OwnerUnreadable || e.Err == nil || len(report.Reservations) != count {
+				t.Fatalf("%d entries; %s: %s, error %v", len(report.Reservations), e.IP, e.Reason, e.Err)
+			}
 		}
 	}
 }

@@ -247,21 +247,3 @@ func (c *callbackContext) Done() <-chan struct{} {
 	c.call()
 	return c.Context.Done()
 }
-
-// judge decides about reservations that are on no disk. Those of the first network may be
-// released.
-func judge(rs []hostlocal.Reservation, look []podsource.Answer, at reading, opts Options) Report {
-	opts.RuntimeRequestTimeout = DefaultRuntimeRequestTimeout
-	if opts.AllowForeign == nil {
-		opts.AllowForeign = []string{"*"}
-	}
-	s := &snapshot{clock: &clock{}, at: at, opts: &opts, networks: []string{"another", network1}}
-	s.clock.observe(at)
-	s.reservations = s.clock.sees(at, rs)
-	s.addLook(look, at, at)
-	var report Report
-	report.addLook(look)
-	decisions, in := decide(s)
-	report.write(s, decisions, in, &hostlocal.ReleaseResult{})
-	return report
-}
