@@ -47,7 +47,8 @@ func TestReportOfAPass(t *testing.T) {
 			t.Errorf("sources (-want +got):\n%s", diff)
 		}
 		if report.Duration < 3*time.Second || !report.Started.Equal(begun) || report.Looks != 1 ||
-			report.DataDir != n.dataDir || report.DataDirMissing || !slices.Equal(report.Networks, []string{network1}) || report.Err != nil || call.Err() == nil {
+			report.DataDir != n.dataDir || report.DataDirMissing || !slices.Equal(report.Networks, []string{network1}) ||
+			report.Err != nil || call.Err() == nil {
 			t.Errorf("got %+v, and error %v of the context of a call that has ended", report, call.Err())
 		}
 		if len(report.Unreserved) != 1 || report.Unreserved[0].IP != ips("10.0.0.77")[0] {
@@ -65,7 +66,7 @@ func TestReportSaysWhereAClaimComesFrom(t *testing.T) {
 		text   string
 	}{
 		{"kubelet", podsource.Pod{NamespacedName: named("web"), UID: "1"}, "kubelet", "default/web"},
-		{"netns", podsource.Pod{Origin: "namespace 4026532000, process 4711"}, "netns: namespace 4026532000, process 4711", "netns: namespace 4026532000, process 4711"},
+		{"netns", podsource.Pod{Origin: "namespace 4026, process 47"}, "netns: namespace 4026, process 47", "netns: namespace 4026, process 47"},
 		{"cri", podsource.Pod{UID: "1", Origin: "sandbox abc", NotRunning: true}, "cri: sandbox abc", "1"},
 		{"", podsource.Pod{Origin: "cache file x"}, "cache file x", "cache file x"},
 		{"", podsource.Pod{ContainerIDs: []string{"abc"}}, "container abc", "container abc"},
@@ -106,7 +107,9 @@ func TestLog(t *testing.T) {
 		web := podsource.Pod{NamespacedName: named("web"), ContainerIDs: []string{hex64("web")}}
 		kernel := netnsAnswer(configured("10.0.0.9"), podsource.Pod{IPs: ips("10.0.0.9"), Origin: "another"})
 		kernel.Note = "it rains"
-		n.pass(answers(criAnswer(web), kernel), Options{Logger: logs.logger()})
+		r := n.reconciler(answers(criAnswer(web), kernel), Options{Logger: logs.logger()})
+		r.sleep = func(context.Context, time.Duration) bool { return true }
+		n.reconcile(r)
 		got := map[string]int{kept: 0}
 		for _, line := range logs.lines {
 			msg := fmt.Sprint(line["msg"])

@@ -197,7 +197,7 @@ func ExampleAnswer() {
 // A source with the name of another node: a later call does not help, so the start-up hook
 // of package gc does not wait for it.
 func ExampleSource() {
-	var source podsource.Source = podsource.Func(func(context.Context) ([]podsource.Pod, error) {
+	source := podsource.Func(func(context.Context) ([]podsource.Pod, error) {
 		return nil, fmt.Errorf("node-2 is not this node: %w", podsource.ErrPermanent)
 	})
 	_, err := source.Pods(context.Background())

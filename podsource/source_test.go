@@ -159,6 +159,7 @@ func TestAttachments(t *testing.T) {
 	now := time.Now().Round(0)
 	hour := now.Add(-time.Hour)
 	served, some := []string{"other", "podnet"}, []Attachment{{Network: "podnet", ContainerID: "web", IfName: "eth0"}}
+	another := []Attachment{{Network: "third", ContainerID: "web"}}
 	for _, c := range []struct {
 		reason string
 		source Source
@@ -169,7 +170,7 @@ func TestAttachments(t *testing.T) {
 		{"always complete", Attachments(served, Always, list(some, nil)), time.Time{}, true, ""},
 		{"complete for an hour", Attachments(served, hour, list(some, nil)), hour, false, ""},
 		{"empty", Attachments(served, Always, list(nil, nil)), time.Time{}, false, ""},
-		{"... but for another network", Attachments(served, Always, list([]Attachment{{Network: "third", ContainerID: "web"}}, nil)), time.Time{}, false, ""},
+		{"... but for another network", Attachments(served, Always, list(another, nil)), time.Time{}, false, ""},
 		{"empty, as the caller says it may be", AllowEmpty(Attachments(served, Always, list(nil, nil))), time.Time{}, true, ""},
 		{"... for an hour", AllowEmpty(Attachments(served, hour, list(nil, nil))), hour, false, ""},
 		{"an error of the store", Attachments(served, Always, list(some, broken)), time.Time{}, false, "not restored yet"},

@@ -153,12 +153,11 @@ func (p *Plugin) Dir() string { return filepath.Join(p.DataDir, p.Network) }
 func (p *Plugin) File(ip netip.Addr) string { return disk.GetEscapedPath(p.Dir(), ip.String()) }
 
 // Add runs ADD and returns the addresses of the container, one for each range and
-// in their order. Requested addresses go to the plugin as the "ips" capability. A
-// range without a requested address gives its next one.
+// in their order.
 //
 // An error has the plugin's own message, or says why the plugin could not be run.
-func (p *Plugin) Add(ctx context.Context, containerID, ifName string, request ...netip.Addr) ([]netip.Addr, error) {
-	out, err := p.run(ctx, "ADD", containerID, ifName, request)
+func (p *Plugin) Add(ctx context.Context, containerID, ifName string) ([]netip.Addr, error) {
+	out, err := p.run(ctx, "ADD", containerID, ifName)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +179,7 @@ func (p *Plugin) Add(ctx context.Context, containerID, ifName string, request ..
 
 // Del runs DEL. It is no error if there is nothing to delete.
 func (p *Plugin) Del(ctx context.Context, containerID, ifName string) error {
-	_, err := p.run(ctx, "DEL", containerID, ifName, nil)
+	_, err := p.run(ctx, "DEL", containerID, ifName)
 	if err == nil {
 		p.results.Delete(attachment{containerID, ifName})
 	}
@@ -189,20 +188,17 @@ func (p *Plugin) Del(ctx context.Context, containerID, ifName string) error {
 
 // Check runs CHECK with the result of the attachment's ADD, if there was one.
 func (p *Plugin) Check(ctx context.Context, containerID, ifName string) error {
-	_, err := p.run(ctx, "CHECK", containerID, ifName, nil)
+	_, err := p.run(ctx, "CHECK", containerID, ifName)
 	return err
 }
 
 // run calls the plugin as libcni does and returns its output.
-func (p *Plugin) run(ctx context.Context, command, containerID, ifName string, request []netip.Addr) ([]byte, error) {
+func (p *Plugin) run(ctx context.Context, command, containerID, ifName string) ([]byte, error) {
 	conf := map[string]any{
 		"cniVersion": cniVersion,
 		"name":       p.Network,
 		"type":       "bridge", // the plugin that delegates to host-local and passes its configuration on
 		"ipam":       map[string]any{"type": "host-local", "dataDir": p.DataDir, "ranges": rangeSets(p.Ranges)},
-	}
-	if len(request) > 0 {
-		conf["runtimeConfig"] = map[string]any{"ips": request}
 	}
 	if command != "ADD" {
 		if result, ok := p.results.Load(attachment{containerID, ifName}); ok {
