@@ -36,7 +36,7 @@ type node struct {
 	broken   map[string]bool // paths of files that can't be read, and whether their status can
 	answered podsource.Answer
 	looks    int
-	looking  bool  // the sources are asked
+	looking  bool  // the files are listed, or the sources asked
 	err      error // of a time, or of a line that came later
 }
 
@@ -78,7 +78,7 @@ func (n *node) do(l line, want []line) error {
 		return n.list(verb, args)
 	}
 	need, ok := map[string]int{"reserve": 3, "file": -3, "chmod": 1, "unreadable": -1, "remove": 1, "wait": 1, "clock": 1, "boot": 1,
-		"restart": 0, "options": -1, "pass": 0, "hook": 0, "asked:": -1, "again:": -1}[verb] // at least, if it is negative
+		"restart": 0, "options": -1, "pass": 0, "hook": 0, "listed:": -1, "asked:": -1, "again:": -1}[verb] // at least, if it is negative
 	switch {
 	case !ok || n.looking && (verb == "pass" || verb == "hook"):
 		return fmt.Errorf("no line begins with %q here, and it is no source", verb)
@@ -120,7 +120,7 @@ func (n *node) do(l line, want []line) error {
 		n.r = nil
 	case "options":
 		return n.options(args)
-	case "asked:", "again:":
+	case "listed:", "asked:", "again:":
 		n.later[verb] = append(n.later[verb], line{at: l.at, words: args})
 	case "pass", "hook":
 		return n.pass(l.words, want)
@@ -190,7 +190,7 @@ func (n *node) pass(words []string, want []line) error {
 	if n.r == nil {
 		n.opts.SourceTimeout, n.opts.StartupTimeout = 24*time.Hour, 2*time.Second // enough for two looks
 		n.r = gc.NewReconciler(n.t, n.dir.Store, n.networks, n, n.opts, n.clocks)
-		gc.Break(n.r, func(r *hostlocal.Reservation) {
+		gc.ChangeList(n.r, func() { n.happens("listed:") }, func(r *hostlocal.Reservation) {
 			if hasStatus, is := n.broken[n.path(r.Network+"/"+r.IP.String())]; is {
 				r.Owner, r.ContainerID, r.IfName, r.Err = hostlocal.Unreadable, "", "", errors.New("it can't be read")
 				if !hasStatus {

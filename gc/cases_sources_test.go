@@ -31,13 +31,8 @@ type source struct {
 
 // Pods answers as all sources of the case, after the lines that come when they are asked.
 func (n *node) Pods(context.Context) (podsource.Answer, error) {
-	n.looks, n.looking = n.looks+1, true
-	defer func() { n.looking = false }()
-	for _, l := range n.later[map[int]string{1: "asked:", 2: "again:"}[n.looks]] {
-		if err := n.do(l, nil); err != nil {
-			n.err = fmt.Errorf("%d: %s: %w", l.at, strings.Join(l.words, " "), err)
-		}
-	}
+	n.looks++
+	n.happens(map[int]string{1: "asked:", 2: "again:"}[n.looks])
 	n.forget()
 	var a podsource.Answer
 	for _, s := range n.sources {
@@ -56,6 +51,17 @@ func (n *node) Pods(context.Context) (podsource.Answer, error) {
 	n.answered = podsource.Answer{} // a copy that shares no memory
 	err = errors.Join(err, json.Unmarshal(text, &n.answered))
 	return n.answered, err
+}
+
+// happens does what lines say that come later.
+func (n *node) happens(when string) {
+	n.looking = true
+	defer func() { n.looking = false }()
+	for _, l := range n.later[when] {
+		if err := n.do(l, nil); err != nil {
+			n.err = fmt.Errorf("%d: %s: %w", l.at, strings.Join(l.words, " "), err)
+		}
+	}
 }
 
 // forget overwrites the last answer, as a source does that uses its memory again (hazard 64).

@@ -155,26 +155,3 @@ func TestHazard19TheClockIsWatchedFromTheStart(t *testing.T) {
 		t.Errorf("two readings: %v, %v, want a monotonic clock, and a wall clock without it", now, later)
 	}
 }
-
-// The time when a file was first seen is read after the owner, so a slow listing adds no
-// age.
-func TestHazard46FirstSeenAfterTheOwnerWasRead(t *testing.T) {
-	inBubble(func(t *testing.T) {
-		n := newNode(t)
-		n.reserve("10.0.0.2", "dead", -time.Hour)
-		r := n.reconciler(podsource.Static{other}, Options{SourceTimeout: time.Hour})
-		checks := 0
-		r.disk = calling(r.disk, func() { // the second time before the owner is read
-			if checks++; checks == 2 {
-				time.Sleep(2 * DefaultMinAge)
-				n.reserve("10.0.0.2", "new1", -time.Hour)
-			}
-		})
-		for range 2 {
-			report, err := r.Reconcile(t.Context())
-			must(t, err)
-			n.checkReasons(report, map[string]Reason{"10.0.0.2": UntrustedTimestamp})
-			time.Sleep(time.Minute)
-		}
-	})(t)
-}

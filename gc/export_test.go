@@ -34,15 +34,19 @@ func (c *clocks) Boot(uptime time.Duration) {
 	*c = clocks{base: time.Now(), step: c.step, uptime: uptime, noBoot: uptime == 0}
 }
 
-// Break makes a reconciler list reservations with a change.
-func Break(r *Reconciler, change func(*hostlocal.Reservation)) { r.disk = changedDisk{r.disk, change} }
+// ChangeList makes a reconciler call begin before it lists reservations, and change with each of them.
+func ChangeList(r *Reconciler, begin func(), change func(*hostlocal.Reservation)) {
+	r.disk = changedDisk{r.disk, begin, change}
+}
 
 type changedDisk struct {
 	dataDir
+	begin  func()
 	change func(*hostlocal.Reservation)
 }
 
 func (d changedDisk) List(ctx context.Context) (hostlocal.Listing, error) {
+	d.begin()
 	list, err := d.dataDir.List(ctx)
 	for i := range list.Reservations {
 		d.change(&list.Reservations[i])

@@ -98,7 +98,7 @@ func TestHazard30ThousandsOfFailures(t *testing.T) {
 			n.reserve(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String(), "leaked", old)
 		}
 		r := n.reconciler(podsource.Static{other}, Options{})
-		Break(r, func(r *hostlocal.Reservation) {
+		ChangeList(r, func() {}, func(r *hostlocal.Reservation) {
 			r.Owner, r.Err = hostlocal.Unreadable, fmt.Errorf("refused: %w", fs.ErrPermission)
 		})
 		report, err := r.Reconcile(t.Context())

@@ -226,11 +226,6 @@ func (d contextDisk) Release(ctx context.Context, rs ...*hostlocal.Reservation) 
 	return d.dataDir.Release(d.wrap(ctx), rs...)
 }
 
-// calling returns a disk that calls a function wherever it checks its context.
-func calling(disk dataDir, call func()) dataDir {
-	return contextDisk{disk, func(ctx context.Context) context.Context { return &callbackContext{ctx, call} }}
-}
-
 // A callbackContext calls a function of a test wherever the code under test checks its
 // context: before it waits, and between two reservations.
 type callbackContext struct {

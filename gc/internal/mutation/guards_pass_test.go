@@ -40,7 +40,7 @@ var clockGuards = []guard{
 		"				f.seen = b.seen\n", ""},
 	{"R5", "46", "... for that file only", "TestCases/19-clock-is-set", "gc/clock.go",
 		"return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, r.IfName, r.Owner.String()}", "return file{Network: r.Network, IP: r.IP}"},
-	{"R5", "46", "... with a time from after its owner was read", "TestHazard46FirstSeenAfterTheOwnerWasRead", "gc/reconciler.go",
+	{"R5", "46", "... with a time from after its owner was read", "TestCases/19-clock-is-set", "gc/reconciler.go",
 		"at: r.read(), opts", "at: r.clock.last, opts"},
 	{"R5", "19", "the clock is read when the reconciler is made", "TestHazard19TheClockIsWatchedFromTheStart", "gc/reconciler.go",
 		"	r.clock.observe(r.now()) // it", "	// it"},
