@@ -57,7 +57,6 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	p.StringVar(&f.listen, "listen", defaultListen, "serve all endpoints at this `HOST:PORT`; --listen= serves nothing")
 	p.StringVar(&f.metricsListen, "metrics-listen", "", "also serve the endpoints that name no pod: /metrics, /healthz, /readyz and /node, at this `HOST:PORT`")
 	p.StringVar(&f.logFormat, "log-format", logs.Text, "`FORMAT` of the log: text (key=value) or json")
-	_ = c.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions(logs.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	f.judge(c)
 	return c
 }

@@ -87,16 +87,11 @@ func (f *flags) pass(c *cobra.Command) {
 func (f *flags) network(c *cobra.Command, usage string) {
 	f.dir(c)
 	c.Flags().StringArrayVar(&f.networks, "network", nil, usage)
-	_ = c.RegisterFlagCompletionFunc("network", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		names, _ := hostlocal.New(f.dataDir).Networks() // a completion can't report an error
-		return names, cobra.ShellCompDirectiveNoFileComp
-	})
 }
 
 // dir adds the flags that every command has.
 func (f *flags) dir(c *cobra.Command) {
 	c.Flags().StringVar(&f.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data `DIR`, which holds a directory for each network")
-	_ = c.MarkFlagDirname("data-dir")
 }
 
 // once adds the flags of a command that runs once.
@@ -130,10 +125,6 @@ func (f *flags) judge(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
 		"refuse a list of pods or sandboxes without this pod, as `NS/NAME` (repeatable): a pod that certainly runs here")
 	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "accept an answer without any pod")
-	_ = c.MarkFlagFilename("kubeconfig")
-	_ = c.RegisterFlagCompletionFunc("source", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return source.Completions(), cobra.ShellCompDirectiveNoSpace
-	})
 }
 
 // others adds --allow-foreign. The agent does not have it: it is true only for a short time.
@@ -149,19 +140,16 @@ func (f *flags) confs(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.subnets, "range", nil,
 		"range of the network of --network, as a `SUBNET`, instead of a configuration's. Repeatable: those of one family are one range set, "+
 			"of which a pod gets one address")
-	_ = c.MarkFlagDirname("cni-dir")
 }
 
 // ranges adds the flag that names the configurations of the agent.
 func (f *flags) ranges(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.cniConf, "cni-conf", nil,
 		"take the ranges from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")
-	_ = c.MarkFlagFilename("cni-conf", "conf", "conflist", "json")
 }
 
 func (f *flags) output(c *cobra.Command) {
 	c.Flags().StringVarP(&f.format, "output", "o", formatTable, "`FORMAT`: "+strings.Join(formats(), ", "))
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats(), cobra.ShellCompDirectiveNoFileComp))
 }
 
 func (f *flags) exit(c *cobra.Command) {

@@ -53,12 +53,12 @@ leak or check finds a problem, 130 after Ctrl-C.`,
 			return about.Help()
 		},
 	})
+	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.AddCommand(a.checkCommand(), a.listCommand(), a.showCommand(), a.planCommand(), a.releaseCommand(),
 		a.removeMalformedCommand(), a.repairCommand(), a.agentCommand(), a.fleetCommand(), a.mapCommand(), sourcesTopic())
-	a.completeAddresses(root)
 	return root
 }
 

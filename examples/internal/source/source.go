@@ -83,22 +83,6 @@ func Forms() (all []string) {
 	return all
 }
 
-// Completions returns the beginning of each kind: with a colon before an argument, without one if
-// the argument is optional. An argument in small letters is a word, which is completed, too.
-func Completions() (all []string) {
-	for _, k := range Kinds() {
-		if strings.HasPrefix(k.Arg, "[") {
-			all = append(all, k.Name)
-		}
-		word := ""
-		if k.Arg == strings.ToLower(k.Arg) {
-			word = strings.Trim(k.Arg, "[]")
-		}
-		all = append(all, k.Name+":"+word)
-	}
-	return all
-}
-
 // Parse returns the union of the sources in specs, or without any that of a usual node. It does no
 // I/O: a missing file is an error of the source.
 func Parse(specs []string, env Env) (podsource.Source, error) {
