@@ -40,9 +40,6 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 		Args: noArgs,
 	}
 	c.RunE = work(func(ctx context.Context) error {
-		if err := misspelt(c.Root(), a.environ); err != nil {
-			return err
-		}
 		return a.agent(ctx, c.Flags())
 	})
 	f := &a.flags

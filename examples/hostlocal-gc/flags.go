@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -60,13 +61,6 @@ const (
 	formatJSON  = "json"
 )
 
-// Flags of the command line alone: --yes answers a question, and --allow-foreign is true only of
-// containers that somebody has just checked. In a ConfigMap both would stay in force.
-const (
-	flagYes     = "yes"
-	flagForeign = "allow-foreign"
-)
-
 func formats() []string { return []string{formatTable, formatJSON} }
 
 // data adds the flags that select what a command reads, and its timeout.
@@ -110,7 +104,7 @@ func (f *flags) judge(c *cobra.Command) {
 	c.Flags().SortFlags = false
 	c.Flags().StringArrayVar(&f.sources, "source", nil,
 		"which pods live here, as `KIND[:ARG]` (repeatable, united; default what a usual node has): "+strings.Join(source.Forms(), ", ")+"; see help sources")
-	c.Flags().StringVar(&f.node, "node", "", "`NAME` of this node in Kubernetes (default: $NODE_NAME, or else the host's name)")
+	c.Flags().StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "`NAME` of this node in Kubernetes; else $NODE_NAME, or else the host's name")
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
 		"kubeconfig `FILE` for the API server (default: the account of this pod)")
 	c.Flags().Var(&f.minAge, "min-age",
@@ -129,9 +123,9 @@ func (f *flags) judge(c *cobra.Command) {
 
 // others adds --allow-foreign. The agent does not have it: it is true only for a short time.
 func (f *flags) others(c *cobra.Command) {
-	c.Flags().StringArrayVar(&f.foreign, flagForeign, nil,
+	c.Flags().StringArrayVar(&f.foreign, "allow-foreign", nil,
 		"also judge reservations of owners that no source here could know and that begin with `PREFIX`, or '*' for all (repeatable). "+
-			"Only for owners that have certainly ended; no variable sets this")
+			"Only for owners that have certainly ended")
 }
 
 // confs adds the flags that say what the ranges are.
@@ -181,8 +175,7 @@ func (f *flags) check() error {
 	return nil
 }
 
-// allNetworks reports whether --network is '*', which may come from the environment of an agent's
-// pod.
+// allNetworks reports whether --network is '*'.
 func (f *flags) allNetworks() bool { return len(f.networks) == 1 && f.networks[0] == gc.AllNetworks }
 
 // checkAllNetworks returns an error if addresses would be released in all networks without a source

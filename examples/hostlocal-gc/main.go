@@ -41,7 +41,7 @@ func main() {
 	// A second signal ends a command that hangs on a pipe or a disk.
 	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })
 	a := &app{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, lookup: os.LookupEnv, environ: os.Environ(),
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		screen: term.Of(os.Stdout), hangup: hangup,
 	}
 	status := a.run(ctx, commandLine(os.Args))
@@ -57,10 +57,8 @@ func main() {
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	screen         term.Screen                 // behind stdout
-	lookup         func(string) (string, bool) // in the environment
-	environ        []string                    // all of it
-	hangup         <-chan os.Signal            // requests for a pass of the agent
+	screen         term.Screen      // behind stdout
+	hangup         <-chan os.Signal // requests for a pass of the agent
 	flags          flags
 	failed         bool // an error was printed, and the exit status must say so
 }

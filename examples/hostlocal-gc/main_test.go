@@ -90,15 +90,13 @@ type outcome struct {
 	status         int
 }
 
-// command makes the built command, to run in dir. The test's environment sets none of its flags and
+// command makes the built command, to run in dir. The test's environment does not name the node, and
 // does not colour its output.
 func command(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), built, args...)
 	cmd.Dir = dir
-	mine := func(v string) bool {
-		return strings.HasPrefix(v, "HOSTLOCAL_GC_") || strings.HasPrefix(v, nodeName+"=")
-	}
+	mine := func(v string) bool { return strings.HasPrefix(v, "NODE_NAME=") }
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), mine), "NO_COLOR=", "TERM=xterm", isCommand+"=1")
 	return cmd
 }

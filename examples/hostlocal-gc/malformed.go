@@ -39,7 +39,7 @@ the plugin's lock, if
 		Args: noArgs,
 	}
 	a.flags.data(c)
-	c.Flags().BoolVar(&a.flags.yes, flagYes, false, "remove them; no variable sets this")
+	c.Flags().BoolVar(&a.flags.yes, "yes", false, "remove them")
 	a.flags.judge(c)
 	c.RunE = work(func(ctx context.Context) error {
 		a.flags.format = formatTable

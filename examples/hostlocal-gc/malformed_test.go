@@ -75,7 +75,7 @@ func TestRemoveMalformed(t *testing.T) {
 		s.flags = defaults(func(f *flags) { f.dataDir, f.networks, f.yes = n.dir+"/networks", []string{"podnet"}, true })
 		row.change(s)
 		var out strings.Builder
-		a := &app{stdout: &out, stderr: &out, lookup: lookup(nil), flags: s.flags}
+		a := &app{stdout: &out, stderr: &out, flags: s.flags}
 		err := a.removeMalformed(t.Context(), podsource.Union(
 			podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return s.list, s.err }),
 			podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return s.kernel, nil })))

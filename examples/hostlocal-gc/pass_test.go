@@ -102,25 +102,28 @@ func TestReleaseByAddress(t *testing.T) {
 		status int
 		stderr string
 	}{
-		{"leaked", []string{"--ip", "10.1.0.3"}, 2, 0, ""},
-		{"an IPv4 address written as IPv6", []string{"--ip", "::ffff:10.1.0.3"}, 2, 0, ""},
-		{"two of them", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.4"}, 1, 0, ""},
-		{"in use", []string{"--ip", "10.1.0.2"}, 3, 1, "10.1.0.2 was not released: it is in-use in network podnet"},
-		{"one leaked and one not reserved", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.99"}, 2, 1, "10.1.0.99 was not released: it is not reserved"},
-		{"no address", []string{"--ip", "web"}, 3, 2, `"web" is no address`},
-		{"one address twice", []string{"--ip", "10.1.0.2", "--ip", "::ffff:10.1.0.2"}, 3, 1, "10.1.0.2 was not released"},
-		{"an address with a zone", []string{"--ip", "fe80::1%eth0"}, 3, 2, "no zones"},
-		{"a dry run shows all", []string{"--ip", "10.1.0.3", "--dry-run"}, 3, 2, "--dry-run"},
+		{"leaked", []string{"--ip", "10.1.0.3"}, 3, 0, ""},
+		{"an IPv4 address written as IPv6", []string{"--ip", "::ffff:10.1.0.3"}, 3, 0, ""},
+		{"two of them", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.4"}, 2, 0, ""},
+		{"in use", []string{"--ip", "10.1.0.2"}, 4, 1, "10.1.0.2 was not released: it is in-use in network podnet"},
+		{"one leaked and one not reserved", []string{"--ip", "10.1.0.3", "--ip", "10.1.0.99"}, 3, 1, "10.1.0.99 was not released: it is not reserved"},
+		{"all", nil, 2, 0, ""},
+		{"nerdctl's, too, whose container has certainly ended", []string{"--allow-foreign", "default-"}, 1, 0, ""},
+		{"no address", []string{"--ip", "web"}, 4, 2, `"web" is no address`},
+		{"one address twice", []string{"--ip", "10.1.0.2", "--ip", "::ffff:10.1.0.2"}, 4, 1, "10.1.0.2 was not released"},
+		{"an address with a zone", []string{"--ip", "fe80::1%eth0"}, 4, 2, "no zones"},
+		{"a dry run shows all", []string{"--ip", "10.1.0.3", "--dry-run"}, 4, 2, "--dry-run"},
 	} {
 		n := newNode(t)
 		podnet := n.network("podnet", "10.1.0.0/24")
 		for _, name := range []string{"web", "gone", "gone too"} {
 			podnet.add(sandbox(name), time.Hour)
 		}
+		foreign := podnet.add("default-"+sandbox("nerdctl's"), time.Hour)[0]
 		n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}})
 		got := run(t, n.dir, nil, append([]string{"release", "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json"}, row.flags...)...)
 		left := 0
-		for _, ip := range []string{"10.1.0.2", "10.1.0.3", "10.1.0.4"} {
+		for _, ip := range []string{"10.1.0.2", "10.1.0.3", "10.1.0.4", foreign} {
 			if podnet.there(ip) {
 				left++
 			}

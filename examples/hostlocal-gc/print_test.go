@@ -43,7 +43,7 @@ func TestColoursAndWidth(t *testing.T) {
 	t.Chdir(n.dir)
 	for _, screen := range []term.Screen{{Width: 80, Colour: true}, {Width: 160}} {
 		var out strings.Builder
-		a := &app{stdout: &out, stderr: io.Discard, lookup: lookup(nil), screen: screen}
+		a := &app{stdout: &out, stderr: io.Discard, screen: screen}
 		if status := a.run(t.Context(), []string{"list", "--data-dir", "networks", "--source", "file:pods.json"}); status != statusDone {
 			t.Errorf("exit status %d", status)
 		}

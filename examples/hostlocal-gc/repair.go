@@ -58,7 +58,7 @@ Exit status: 0 all are or would be reserved, 1 one can't be, or an error.`,
 	a.flags.once(c)
 	c.Flags().StringVar(&a.flags.cniDir, "cni-dir", defaultCNIDir, "`DIR` with the CNI configurations of the networks")
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "repair this `ADDRESS` only (repeatable; default all that the ranges have)")
-	c.Flags().BoolVar(&a.flags.yes, flagYes, false, "write the files; no variable sets this")
+	c.Flags().BoolVar(&a.flags.yes, "yes", false, "write the files")
 	a.flags.judge(c)
 	c.RunE = work(a.repair)
 	return c

@@ -26,20 +26,14 @@ hostlocal-gc compares these files with the live pods of the node, and releases
 what leaked, under the plugin's own lock. What is in doubt is kept, with a
 reason. Start with check, then plan, then release, or run the agent.
 
-Each flag can also be set by an environment variable, unless its help says that
-it can't: --min-age by HOSTLOCAL_GC_MIN_AGE. A flag on the command line
-overrides the variable, and an empty variable counts as not set. Several values
-in a variable are separated by white space.
-
 Exit status: 0 success, 1 error, 2 wrong usage, 3 if plan --exit-code finds a
 leak or check finds a problem, 130 after Ctrl-C.`,
 		RunE: func(*cobra.Command, []string) error {
 			return usagef("a command is missing: check, list, show, plan, release, remove-malformed, repair, agent, fleet or map")
 		},
-		Version:           version() + " " + runtime.Version(),
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return fromEnvironment(c.Flags(), a.lookup) },
-		SilenceErrors:     true,
-		SilenceUsage:      true,
+		Version:       version() + " " + runtime.Version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages", "Flags.FlagUsagesWrapped 80"))
 	root.SetHelpCommand(&cobra.Command{

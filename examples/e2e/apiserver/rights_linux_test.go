@@ -127,26 +127,21 @@ func TestManifestsDryRun(t *testing.T) {
 	}
 }
 
-// The permissions of the manifests suffice: with their settings and a token of their service
+// The permissions of the manifests suffice: with a token of their service
 // account the agent releases.
 func TestAgentWithItsManifests(t *testing.T) {
 	n, dir := newNode(t), t.TempDir()
 	n.web("web")
 	n.reserve("leaked", old, gc.Released)
 	n.pod("agent", onHostNetwork)
-	env := []string{"NODE_NAME=" + n.name, "HOSTLOCAL_GC_REQUIRE_POD=" + n.namespace + "/agent"}
 	for _, object := range manifests(t) {
 		check(create(t, object))
-		settings, _, err := unstructured.NestedStringMap(object.Object, "data")
-		check(err)
-		for name, value := range settings {
-			env = append(env, name+"="+value)
-		}
 	}
 	accounts := n.client.CoreV1().ServiceAccounts("kube-system")
 	request := must(accounts.CreateToken(n.ctx, "hostlocal-gc", &authenticationv1.TokenRequest{}, metav1.CreateOptions{}))
 	kubeconfig(filepath.Join(dir, "kubeconfig"), request.Status.Token, "")
-	agent := run(dir, "agent", env, command(dir), "agent", "--data-dir", n.plugin.DataDir,
+	agent := run(dir, "agent", []string{"NODE_NAME=" + n.name}, command(dir), "agent", "--data-dir", n.plugin.DataDir,
+		"--network", "podnet", "--require-pod", n.namespace+"/agent",
 		"--source", "kubelet", "--source", "kube", "--kubeconfig", "kubeconfig", "--listen=", "--memory", filepath.Join(dir, "memory")) // and no runtime
 	t.Cleanup(func() { kill(agent) })
 	n.eventually(func() bool {

@@ -92,7 +92,6 @@ func TestManifests(t *testing.T) {
 	shortened := strings.NewReplacer("agent.", ".DaemonSet.spec.template.spec.containers[0].", "pod.", ".DaemonSet.spec.template.spec.")
 	for name, kustomization := range kustomizations {
 		objects := build(t, kustomization)
-		config := objects["ConfigMap"].(map[string]any)["metadata"].(map[string]any)["name"].(string)
 		for _, row := range expectations {
 			unknown := func(word string) bool { return !slices.Contains(strings.Fields(name), word) }
 			if slices.ContainsFunc(strings.Fields(row.in), unknown) {
@@ -103,22 +102,26 @@ func TestManifests(t *testing.T) {
 			if err := errors.Join(j.Parse(shortened.Replace(row.path)), j.Execute(&text, objects)); err != nil {
 				t.Fatalf("%s: %v", row.path, err)
 			}
-			if got := strings.NewReplacer(`"`, "", config, "CONFIG").Replace(text.String()); got != row.want {
+			if got := strings.ReplaceAll(text.String(), `"`, ""); got != row.want {
 				t.Errorf("%s: %s: %s is\n%s, want\n%s", name, row.reason, row.path, got, row.want)
 			}
 		}
 	}
 }
 
-const env = "{range agent.env[*]}{.name}={.value}{.valueFrom.fieldRef.fieldPath} {end}"
+const (
+	args   = "{agent.args[*]}"
+	ownPod = " --require-pod=$(POD_NAMESPACE)/$(POD_NAME)"
+	env    = "{range agent.env[*]}{.name}={.value}{.valueFrom.fieldRef.fieldPath} {end}"
+)
 
 // expectations are values of JSON paths, without quotes.
 var expectations = []struct{ in, path, want, reason string }{
 	{"plain loopback", "{.all}", "ClusterRole ClusterRoleBinding " +
-		"kube-system/ConfigMap kube-system/DaemonSet kube-system/ServiceAccount", "no more"},
-	{"agents", "{.all}", "ClusterRole ClusterRoleBinding agents/ConfigMap agents/DaemonSet agents/ServiceAccount", "all of it moves"},
-	{"no-api loopback", "{.all}", "kube-system/ConfigMap kube-system/DaemonSet kube-system/ServiceAccount", "no object grants a right"},
-	{"no-api monitored", "{.all}", "kube-system/ConfigMap kube-system/DaemonSet kube-system/Dashboard " +
+		"kube-system/DaemonSet kube-system/ServiceAccount", "no more"},
+	{"agents", "{.all}", "ClusterRole ClusterRoleBinding agents/DaemonSet agents/ServiceAccount", "all of it moves"},
+	{"no-api loopback", "{.all}", "kube-system/DaemonSet kube-system/ServiceAccount", "no object grants a right"},
+	{"no-api monitored", "{.all}", "kube-system/DaemonSet kube-system/Dashboard " +
 		"kube-system/PodMonitor kube-system/PrometheusRule kube-system/ServiceAccount", "the components go together"},
 	{"agents", "{.ClusterRoleBinding.subjects[0].namespace}", "agents", "the account moves"},
 	{"plain", "{.ClusterRoleBinding.subjects}", "[{kind:ServiceAccount,name:hostlocal-gc,namespace:kube-system}]", "nobody else has rights"},
@@ -153,15 +156,12 @@ var expectations = []struct{ in, path, want, reason string }{
 	{"no-api", "{pod.volumes[0]}", "{hostPath:{path:/var/lib/cni/results,type:DirectoryOrCreate},name:results}", "cnicache"},
 	{"no-api", "{pod.volumes[1:].hostPath.path}", "/var/lib/cni/networks /run/hostlocal-gc /run/containerd", "no others"},
 
-	{"", "{agent.args}{agent.command}", "[agent]", "all settings are in the environment"},
-	{"", "{agent.envFrom}", "[{configMapRef:{name:CONFIG}}]", "the settings are those of the ConfigMap"},
-	{"", "{pod.enableServiceLinks}", "false", "a Service called hostlocal-gc would set variables of the agent's"},
-	{"plain", "{.ConfigMap.data}", "{HOSTLOCAL_GC_NETWORK:podnet,HOSTLOCAL_GC_SOURCE:kubelet kube cri}", "usual"},
-	{"no-api", "{.ConfigMap.data.HOSTLOCAL_GC_SOURCE}", "cri netns cnicache", "no API"},
+	{"plain loopback", args, "agent --source=kubelet --source=kube --source=cri" + ownPod, "usual"},
+	{"no-api loopback", args, "agent --source=netns --source=cnicache --source=cri" + ownPod, "no API"},
+	{"monitored", "{agent.args[5]}", "--metrics-listen=[$(NODE_IP)]:9777", "metrics are at the node's address"},
 	{"loopback", env, "NODE_NAME=spec.nodeName POD_NAME=metadata.name POD_NAMESPACE=metadata.namespace " +
-		"HOSTLOCAL_GC_REQUIRE_POD=$(POD_NAMESPACE)/$(POD_NAME) GOMEMLIMIT=80MiB ", "a variable refers to earlier ones"},
-	{"monitored", env, "NODE_IP=status.hostIP HOSTLOCAL_GC_METRICS_LISTEN=[$(NODE_IP)]:9777 NODE_NAME=spec.nodeName POD_NAME=metadata.name " +
-		"POD_NAMESPACE=metadata.namespace HOSTLOCAL_GC_REQUIRE_POD=$(POD_NAMESPACE)/$(POD_NAME) GOMEMLIMIT=80MiB ", "metrics are at the node's address"},
+		"GOMEMLIMIT=80MiB ", "the arguments refer to them"},
+	{"monitored", "{agent.env[0].name}={agent.env[0].valueFrom.fieldRef.fieldPath}", "NODE_IP=status.hostIP", "as does this one"},
 	{"", "{agent.livenessProbe.httpGet}", "{host:127.0.0.1,path:/healthz,port:9776}", "the default of --listen"},
 	{"", "{agent.readinessProbe.httpGet}", "{host:127.0.0.1,path:/readyz,port:9776}", "the default of --listen"},
 	{"", "{.DaemonSet.spec.template.metadata.labels}", "{app.kubernetes.io/name:hostlocal-gc}", "selectors find the pods"},
@@ -174,12 +174,12 @@ var expectations = []struct{ in, path, want, reason string }{
 		"/debug/hostlocal-gc names addresses and pods. Cordon the node, then run hostlocal-gc repair there.", "what check says"},
 	{"monitored", "{.Dashboard.metadata.labels.grafana_dashboard}", "1", "Grafana's sidecar selects it"},
 
-	{"image", "{agent.image} {.ConfigMap.data.HOSTLOCAL_GC_NETWORK}", "registry.example/team/hostlocal-gc:1.0 cbr0", "README, three steps"},
-	{"cri-o", "{.ConfigMap.data.HOSTLOCAL_GC_SOURCE}", "kubelet kube cri:/run/crio/crio.sock", "README, runtime"},
+	{"image", "{agent.image} {agent.args[5]}", "registry.example/team/hostlocal-gc:1.0 --network=cbr0", "README, three steps"},
+	{"cri-o", args, "agent --source=kubelet --source=kube --source=cri:/run/crio/crio.sock" + ownPod, "README, runtime"},
 	{"cri-o", "{pod.volumes[*].name} {agent.volumeMounts[*].name}", "crio networks memory kubelet-pods crio networks memory kubelet-pods", "README"},
 	{"cri-o", "{pod.volumes[0].hostPath.path} {agent.volumeMounts[0]}", "/run/crio {mountPath:/run/crio,name:crio,readOnly:true}", "README"},
-	{"ranges", "{.ConfigMap.data}", "{HOSTLOCAL_GC_CNI_CONF:/etc/cni/net.d/10-podnet.conflist," +
-		"HOSTLOCAL_GC_NETWORK:podnet storage,HOSTLOCAL_GC_SOURCE:kube cri}", "README, ranges"},
+	{"ranges", args, "agent --source=kube --source=cri" + ownPod + " --network=podnet --network=storage " +
+		"--cni-conf=/etc/cni/net.d/10-podnet.conflist", "README, ranges"},
 	{"ranges", "{agent.volumeMounts[0]}", "{mountPath:/etc/cni/net.d,name:cni,readOnly:true}", "README, ranges"},
 	{"release", "{.PodMonitor.metadata.labels.release} {.PrometheusRule.metadata.labels.release}", "prometheus prometheus", "README, metrics"},
 }
@@ -268,8 +268,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// checkAgent asserts that each variable in the manifests and their texts belongs to a flag of the agent, which refuses
-// others, and that the probes use its default address.
+// checkAgent asserts that each argument in the manifests and their texts is a flag of the agent, which refuses others, and that the probes use its default address.
 func checkAgent(t *testing.T, binary string) {
 	t.Helper()
 	help, err := exec.CommandContext(t.Context(), binary, "agent", "--help").Output()
@@ -277,7 +276,7 @@ func checkAgent(t *testing.T, binary string) {
 		t.Fatalf("the agent does not listen at 127.0.0.1:9776 by default: %v\n%s", err, help)
 	}
 	flags := submatches(`(?m)^ +(?:-\w, )?--([\w-]+)`, string(help))
-	texts, err2 := exec.CommandContext(t.Context(), "grep", "-rhow", "HOSTLOCAL_GC_[A-Z_]*", manifests).Output()
+	texts, err2 := exec.CommandContext(t.Context(), "grep", "-rhoE", "(^ +- |value: '?)--[a-z-]+=", manifests).Output()
 	source, err3 := os.ReadFile(filepath.Join(manifests, "../internal/agent/metrics.go"))
 	if err := errors.Join(err2, err3); err != nil {
 		t.Fatal(err)
@@ -288,9 +287,9 @@ func checkAgent(t *testing.T, binary string) {
 			t.Errorf("the agent has no %s among its metrics", want)
 		}
 	}
-	for _, variable := range submatches(`HOSTLOCAL_GC_(\w+)`, string(texts)) {
-		if !slices.Contains(flags, strings.ToLower(strings.ReplaceAll(variable, "_", "-"))) {
-			t.Errorf("the agent has no flag for HOSTLOCAL_GC_%s", variable)
+	for _, flag := range submatches(`--([a-z-]+)=`, string(texts)) {
+		if !slices.Contains(flags, flag) {
+			t.Errorf("the agent has no flag --%s", flag)
 		}
 	}
 }

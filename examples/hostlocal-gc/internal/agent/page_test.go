@@ -119,7 +119,7 @@ func TestPageSays(t *testing.T) {
 			"a dry run keeps the range full", Options{CNIConf: []string{conf}, Passes: gc.Options{DryRun: true}},
 			report(asItIs, entry("10.0.0.2", "c", gc.Unowned)), nil,
 			[]string{`<div class="alert live"><b>FULL: n: 1 of 1 addresses reserved, all leaked.</b>`,
-				"<p>Remove HOSTLOCAL_GC_DRY_RUN.</p>"}, "LEAKED",
+				"<p>Remove --dry-run.</p>"}, "LEAKED",
 		},
 		{
 			"a leak in a network that is only read", Options{}, report(asItIs, held, other), nil,

@@ -129,7 +129,7 @@ func (p *Place) command(name, network string) string {
 // release says what releases a network's leaks, in text or as a command.
 func (p *Place) release(network string) (do, run string) {
 	if p.DryRun {
-		return "Remove HOSTLOCAL_GC_DRY_RUN.", ""
+		return "Remove --dry-run.", ""
 	}
 	return "", p.command("release", network)
 }
@@ -177,7 +177,7 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 	for _, name := range slices.Sorted(maps.Keys(unnamed)) {
 		all = append(all, Finding{Word: Leaked, Network: name, // no command: it may be another runtime's
 			Text: plural(unnamed[name], "address", "addresses") + " without an owner that these sources know, in a network that is not named",
-			Do:   "HOSTLOCAL_GC_NETWORK or --network names it. Never release there if another runtime, such as podman, uses it."})
+			Do:   "--network names it. Never release there if another runtime, such as podman, uses it."})
 	}
 	if n := len(p.Report.Duplicates); n > 0 {
 		var items []string
