@@ -16,7 +16,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 func (a *app) mapCommand() *cobra.Command {
@@ -53,7 +53,18 @@ func (a *app) draw(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pictures := drawAll(&done, confs)
+	ranges := make(map[string][]iprange.Range)
+	for _, c := range confs {
+		if sameDirectory(c.DataDir, done.DataDir) || c.DataDir == hostlocal.DefaultDataDir { // which is mounted elsewhere here
+			ranges[c.Name] = append(ranges[c.Name], slices.Concat(c.Ranges...)...)
+		}
+	}
+	var pictures []picture.Picture
+	for _, n := range done.Networks {
+		if !slices.Contains(done.Missing, n) {
+			pictures = append(pictures, picture.Of(&done.Report, n, ranges[n]))
+		}
+	}
 	switch {
 	case len(pictures) == 0 && done.Err != nil: // which was printed
 	case len(pictures) == 0:
@@ -71,21 +82,4 @@ func sameDirectory(a, b string) bool {
 	x, errX := os.Stat(a)
 	y, errY := os.Stat(b)
 	return errX == nil && errY == nil && os.SameFile(x, y)
-}
-
-// drawAll makes a picture of each requested network that has a directory.
-func drawAll(r *result, confs []cniconf.Network) (pictures []picture.Picture) {
-	ranges := make(map[string][]picture.Range)
-	for _, c := range confs {
-		if sameDirectory(c.DataDir, r.DataDir) || c.DataDir == hostlocal.DefaultDataDir { // which is mounted elsewhere here
-			ranges[c.Name] = append(ranges[c.Name], slices.Concat(c.Ranges...)...)
-		}
-	}
-	for _, n := range r.Networks {
-		if slices.Contains(r.Missing, n) {
-			continue
-		}
-		pictures = append(pictures, picture.Draw(picture.Input{Title: n, Ranges: ranges[n], Reservations: picture.FromReport(&r.Report, n)}))
-	}
-	return pictures
 }

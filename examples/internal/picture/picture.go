@@ -2,7 +2,7 @@
 
 // Package picture draws a network's address ranges as grids with a cell for each address.
 //
-// [Draw] makes a [Picture], which [Text] shows on a terminal and [Inline] on a page.
+// [Of] makes a [Picture], which [Text] shows on a terminal and [Inline] on a page.
 package picture
 
 import (
@@ -14,120 +14,146 @@ import (
 	"slices"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 // maxCells is the largest number of cells of a range. More would not fit on a screen.
 const maxCells = 512
 
-// A Range is a range of host-local.
-type Range = iprange.Range
+// A state is what a cell shows. Of several states in a cell or row the greatest counts, so that what
+// needs a person is never hidden.
+type state uint8
 
-// An Input is the input of Draw.
-type Input struct {
-	// Title names the network.
-	Title string
-	// Ranges are drawn one by one. By default the range of each family is that from the lowest to
-	// the highest reservation.
-	Ranges []Range
-	// Reservations are the addresses that are not free, in any order.
-	Reservations []Reservation
+const (
+	free     state = iota
+	gateway        // never handed out
+	inUse          // held by a live pod
+	unjudged       // reserved, and the sources gave no valid answer
+	young          // young or starting: may be in use
+	foreign        // no source could know its owner
+	leaked         // nobody holds it
+	conflict       // needs a person: in conflict, malformed, or failed
+	states         // number of states
+)
+
+// styles are the looks of the states. Glyphs tell them apart without colours.
+var styles = [states]struct {
+	label string
+	glyph string
+	class string // in an SVG
+	sgr   term.Style
+	fill  string // in an SVG
+	ink   string // for a glyph on fill
+}{
+	free:     {"free", ".", "free", "2", "#eef1f4", "#6b7683"},
+	gateway:  {"gateway", "g", "gateway", "2", "#c9d1d9", "#24292f"},
+	inUse:    {"in use", "#", "in-use", "7;32", "#2da44e", "#ffffff"},
+	unjudged: {"reserved, not judged", "?", "unjudged", "7;36", "#54a3d8", "#08233a"},
+	young:    {"young or starting", "o", "young", "7;33", "#e3b341", "#3d2c00"},
+	foreign:  {"foreign", "f", "foreign", "7;34", "#0f5c73", "#ffffff"},
+	leaked:   {"leaked", "x", "leaked", "7;35", "#a371f7", "#1b0a3a"},
+	conflict: {"conflict, malformed or failed", "!", "conflict", "7;31", "#cf222e", "#ffffff"},
+}
+
+func stateOf(e *gc.Entry) state {
+	if e.Reason == gc.SourceFailed {
+		return unjudged
+	}
+	switch e.Verdict {
+	case gc.InUse:
+		return inUse
+	case gc.Young, gc.Starting, gc.Changed: // a changed file is a new ADD's
+		return young
+	case gc.Foreign:
+		return foreign
+	case gc.Leaked:
+		return leaked
+	case gc.Released, gc.Gone:
+		return free
+	}
+	return conflict
 }
 
 // A Picture is a network's address space.
 type Picture struct {
-	Title  string
-	Panels []Panel
-	// Guessed says that the ranges are unknown, and follow from the reservations.
-	Guessed bool
-	// Outside are the reservations outside of all ranges, sorted.
-	Outside []netip.Addr
+	title   string
+	panels  []panel
+	outside []string // reservations outside of all ranges, sorted
 }
 
-// A Panel is one range.
-type Panel struct {
-	Range Range
-	// States are those of the addresses that are not free.
-	States map[netip.Addr]State
+// A panel is one range, with the states of the addresses that are not free.
+type panel struct {
+	iprange.Range
+	states  map[netip.Addr]state
+	guessed bool // the range follows from the reservations
 }
 
-// Draw makes the picture of a network.
-func Draw(in Input) Picture {
-	p := Picture{Title: in.Title}
-	ranges := in.Ranges
-	if len(ranges) == 0 {
-		ranges = spans(in.Reservations)
-		p.Guessed = true
-	}
-	for _, r := range ranges {
-		p.Panels = append(p.Panels, drawRange(r, in))
-	}
-	for _, r := range in.Reservations {
-		if !slices.ContainsFunc(ranges, func(rg Range) bool { return rg.Contains(r.IP) }) {
-			p.Outside = append(p.Outside, r.IP)
+// Of returns the picture of a network after the pass of a report. Without ranges that of each family is
+// drawn from the lowest to the highest reservation.
+func Of(r *gc.Report, network string, ranges []iprange.Range) Picture {
+	held := make(map[netip.Addr]state)
+	for i := range r.Reservations {
+		if e := &r.Reservations[i]; e.Network == network && stateOf(e) != free {
+			held[e.IP] = max(held[e.IP], stateOf(e))
 		}
 	}
-	slices.SortFunc(p.Outside, netip.Addr.Compare)
-	return p
-}
-
-// spans returns the range from the lowest to the highest reservation of each family.
-func spans(rs []Reservation) []Range {
-	var v4, v6 Range
-	for _, r := range rs {
-		span := &v6
-		if r.IP.Is4() {
-			span = &v4
-		}
-		if !span.First.IsValid() || r.IP.Less(span.First) {
-			span.First = r.IP
-		}
-		if !span.Last.IsValid() || span.Last.Less(r.IP) {
-			span.Last = r.IP
-		}
+	sorted := slices.SortedFunc(maps.Keys(held), netip.Addr.Compare)
+	p, guessed := Picture{title: network}, len(ranges) == 0
+	if v4 := slices.DeleteFunc(slices.Clone(sorted), netip.Addr.Is6); guessed && len(v4) > 0 {
+		ranges = append(ranges, iprange.Range{First: v4[0], Last: v4[len(v4)-1]})
 	}
-	return slices.DeleteFunc([]Range{v4, v6}, func(r Range) bool { return !r.First.IsValid() })
-}
-
-func drawRange(r Range, in Input) Panel {
-	p := Panel{Range: r, States: make(map[netip.Addr]State)}
-	if r.Contains(r.Gateway) {
-		p.States[r.Gateway] = Gateway // unless it was handed out all the same
+	if v6 := slices.DeleteFunc(slices.Clone(sorted), netip.Addr.Is4); guessed && len(v6) > 0 {
+		ranges = append(ranges, iprange.Range{First: v6[0], Last: v6[len(v6)-1]})
 	}
-	for _, res := range in.Reservations {
-		if r.Contains(res.IP) {
-			p.States[res.IP] = res.State
+	for _, rg := range ranges {
+		d := panel{rg, make(map[netip.Addr]state), guessed}
+		if rg.Contains(rg.Gateway) {
+			d.states[rg.Gateway] = gateway // unless it was handed out all the same
+		}
+		for ip, s := range held {
+			if rg.Contains(ip) {
+				d.states[ip] = s
+			}
+		}
+		p.panels = append(p.panels, d)
+	}
+	for _, ip := range sorted {
+		if !slices.ContainsFunc(ranges, func(rg iprange.Range) bool { return rg.Contains(ip) }) {
+			p.outside = append(p.outside, ip.String())
 		}
 	}
 	return p
 }
 
-// rows returns the first address of each row to draw. A row has n addresses, a power of two, and begins
-// at a multiple of n. Of a range that is too large, rows are drawn in which something is reserved, the
-// worst ones if these are too many, too. left is the number of those that are left out.
-func (p *Panel) rows(n int) (rows []netip.Addr, left int) {
-	worst := make(map[netip.Addr]State)
-	see := func(ip netip.Addr, s State) {
+// rows returns the first address of each row to draw, and what to say under them. A row has n addresses,
+// a power of two, and begins at a multiple of n. Of a range that is too large, rows are drawn in which
+// something is reserved, the worst ones if these are too many, too.
+func (p *panel) rows(n int) (rows []netip.Addr, notes []string) {
+	worst := make(map[netip.Addr]state)
+	see := func(ip netip.Addr, s state) {
 		row, err := ip.Prefix(ip.BitLen() - bits.TrailingZeros(uint(n)))
 		if err == nil { // as for each address that is valid
 			worst[row.Addr()] = max(worst[row.Addr()], s)
 		}
 	}
-	see(p.Range.First, Free)
-	for ip := p.Range.First; p.Range.Size() < maxCells && p.Range.Contains(ip); ip = ip.Next() {
-		see(ip, Free)
+	see(p.First, free)
+	for ip := p.First; p.Size() < maxCells && p.Contains(ip); ip = ip.Next() {
+		see(ip, free)
 	}
-	for ip, s := range p.States {
+	for ip, s := range p.states {
 		see(ip, s)
 	}
-	rows = slices.SortedFunc(maps.Keys(worst), netip.Addr.Compare)
-	if left = len(rows) - maxCells/n; left <= 0 {
-		return rows, 0
+	rows, notes = slices.SortedFunc(maps.Keys(worst), netip.Addr.Compare), []string{p.summary()}
+	if left := len(rows) - maxCells/n; left > 0 {
+		notes = append(notes, fmt.Sprintf("Not drawn: %s, none of them worse.", term.Count(left, "more row")))
+		slices.SortStableFunc(rows, func(a, b netip.Addr) int { return int(worst[b]) - int(worst[a]) })
+		rows = rows[:maxCells/n]
+		slices.SortFunc(rows, netip.Addr.Compare)
+	} else if p.Size() >= maxCells {
+		notes = append(notes, "Rows in which nothing is reserved are not drawn.")
 	}
-	slices.SortStableFunc(rows, func(a, b netip.Addr) int { return int(worst[b]) - int(worst[a]) })
-	rows = rows[:maxCells/n]
-	slices.SortFunc(rows, netip.Addr.Compare)
-	return rows, left
+	return rows, notes
 }
 
 // width is that of the longest label of rows.
@@ -139,58 +165,46 @@ func width(rows []netip.Addr) (n int) {
 }
 
 // summary says how much of the range is used, and by what.
-func (p *Panel) summary(guessed bool) string {
+func (p *panel) summary() string {
 	var counts [states]int
-	for _, s := range p.States {
+	for _, s := range p.states {
 		counts[s]++
 	}
-	used, what := len(p.States)-counts[Gateway], ""
-	if guessed {
-		what = " from the lowest to the highest reservation"
+	size := fmt.Sprintf("%.0f", p.Size())
+	if p.Size() > 1<<24 {
+		size = fmt.Sprintf("about 2^%.0f", math.Log2(p.Size()))
 	}
-	size := fmt.Sprintf("%.0f", p.Range.Size())
-	if n := p.Range.Size(); n > 1<<24 {
-		size = fmt.Sprintf("about 2^%.0f", math.Log2(n))
+	text := fmt.Sprintf("%d of %s used", len(p.states)-counts[gateway], size)
+	if p.guessed {
+		text += " from the lowest to the highest reservation"
 	}
-	text := fmt.Sprintf("%d of %s used%s", used, size, what)
 	separator := ": "
-	for s := InUse; s < states; s++ {
+	for s := inUse; s < states; s++ {
 		if counts[s] > 0 {
-			text += fmt.Sprintf("%s%d %s", separator, counts[s], s.Label())
+			text += fmt.Sprintf("%s%d %s", separator, counts[s], styles[s].label)
 			separator = ", "
 		}
 	}
 	return text
 }
 
-// notes are the lines under a panel of which n addresses make a row.
-func (p *Panel) notes(guessed bool, n int) []string {
-	notes := []string{p.summary(guessed)}
-	if _, left := p.rows(n); left > 0 {
-		notes = append(notes, fmt.Sprintf("Not drawn: %s, none of them worse.", term.Count(left, "more row")))
-	} else if p.Range.Size() >= maxCells {
-		notes = append(notes, "Rows in which nothing is reserved are not drawn.")
-	}
-	return notes
-}
-
 // notes describe the picture as a whole.
 func (p *Picture) notes() (notes []string) {
-	if len(p.Panels) == 0 {
+	if len(p.panels) == 0 {
 		notes = append(notes, "Nothing is reserved, and the range is unknown.")
 	}
-	if n := len(p.Outside); n > 0 {
-		notes = append(notes, fmt.Sprintf("%s outside of the range: %s", term.Count(n, "reservation"), join(p.Outside)))
+	if n := len(p.outside); n > 0 {
+		notes = append(notes, term.Count(n, "reservation")+" outside of the range: "+term.Few(p.outside, 5))
 	}
 	return notes
 }
 
 // legend returns the states in pictures, the worst first.
-func legend(pictures []Picture) (used []State) {
-	seen := [states]bool{Free: true}
-	for i := range pictures {
-		for _, p := range pictures[i].Panels {
-			for _, s := range p.States {
+func legend(pictures ...Picture) (used []state) {
+	seen := [states]bool{free: true}
+	for _, p := range pictures {
+		for _, d := range p.panels {
+			for _, s := range d.states {
 				seen[s] = true
 			}
 		}
@@ -201,13 +215,4 @@ func legend(pictures []Picture) (used []State) {
 		}
 	}
 	return used
-}
-
-// join lists the first few addresses.
-func join(ips []netip.Addr) string {
-	words := make([]string, len(ips))
-	for i, ip := range ips {
-		words[i] = ip.String()
-	}
-	return term.Few(words, 5)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 var (
@@ -76,7 +77,7 @@ func (a *Agent) writePage(w io.Writer, now time.Time) error {
 		p.Alerts = append(p.Alerts, alert{f})
 	}
 	if last.passes > 0 {
-		ranges := make(map[string][]picture.Range)
+		ranges := make(map[string][]iprange.Range)
 		for _, n := range last.confs {
 			ranges[n.Name] = append(ranges[n.Name], slices.Concat(n.Ranges...)...)
 		}
@@ -84,7 +85,8 @@ func (a *Agent) writePage(w io.Writer, now time.Time) error {
 		p.Sources = diagnose.Sources(&last.report)
 		p.Networks = sections(&last, now)
 		for i := range p.Networks {
-			p.Networks[i].draw(&last.shown, ranges[p.Networks[i].Name])
+			n := &p.Networks[i]
+			n.Picture = template.HTML(picture.Inline(picture.Of(&last.shown, n.Name, ranges[n.Name]))) // it names addresses alone
 		}
 	}
 	return pageTemplate.Execute(w, p)
@@ -266,11 +268,4 @@ func newRow(e *gc.Entry, now time.Time) (out row) {
 		out.Container = r.Owner.String()
 	}
 	return out
-}
-
-// draw adds the picture of the range.
-func (n *section) draw(report *gc.Report, ranges []picture.Range) {
-	n.Picture = template.HTML(picture.Inline(picture.Draw(picture.Input{ // it names addresses alone
-		Ranges: ranges, Reservations: picture.FromReport(report, n.Name),
-	})))
 }
