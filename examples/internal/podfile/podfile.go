@@ -4,7 +4,6 @@
 package podfile
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -13,7 +12,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,58 +23,40 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A pod is an entry of a list. An element or a name that is null or empty differs from none.
+// A pod is an entry of a list. A field that is null or empty differs from none only as convert says.
 type pod struct {
-	Namespace    string     `json:"namespace"`
-	Name         string     `json:"name"`
-	UID          types.UID  `json:"uid"`
-	ContainerIDs []*string  `json:"containerIDs"`
-	IPs          []*string  `json:"ips"`
-	StartedAt    *time.Time `json:"startedAt"`
-	FinishedAt   *time.Time `json:"finishedAt"`
-	Finished     bool       `json:"finished"`
-	HostNetwork  bool       `json:"hostNetwork"`
-	MoreIPs      bool       `json:"moreIPs"`
-	Network      *string    `json:"network"`
+	Namespace    string       `json:"namespace"`
+	Name         string       `json:"name"`
+	UID          types.UID    `json:"uid"`
+	ContainerIDs []string     `json:"containerIDs"`
+	IPs          []netip.Addr `json:"ips"`
+	StartedAt    time.Time    `json:"startedAt"`
+	FinishedAt   time.Time    `json:"finishedAt"`
+	Finished     bool         `json:"finished"`
+	HostNetwork  bool         `json:"hostNetwork"`
+	MoreIPs      bool         `json:"moreIPs"`
+	Network      *string      `json:"network"`
 }
 
+// convert returns a pod, whose elements are all known.
 func (p *pod) convert() (podsource.Pod, error) {
 	out := podsource.Pod{
-		NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, UID: p.UID,
-		Finished: p.Finished, HostNetwork: p.HostNetwork, MoreIPs: p.MoreIPs,
+		NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, UID: p.UID, ContainerIDs: p.ContainerIDs,
+		StartedAt: p.StartedAt, FinishedAt: p.FinishedAt, Finished: p.Finished, HostNetwork: p.HostNetwork, MoreIPs: p.MoreIPs,
 	}
-	if p.StartedAt != nil {
-		out.StartedAt = *p.StartedAt
+	if slices.Contains(p.ContainerIDs, "") {
+		return out, errors.New(`"containerIDs" has an element that is null or empty`)
 	}
-	if p.FinishedAt != nil {
-		out.FinishedAt = *p.FinishedAt
-	}
-	for _, id := range p.ContainerIDs {
-		if id == nil || *id == "" {
-			return out, errors.New(`"containerIDs" has an element that is null or empty`)
-		}
-		out.ContainerIDs = append(out.ContainerIDs, *id)
-	}
-	for _, text := range p.IPs {
-		if text == nil {
-			return out, errors.New(`"ips" has an element that is null`)
-		}
-		ip, err := netip.ParseAddr(*text)
-		switch {
-		case err != nil && strings.Contains(*text, "/"):
-			return out, fmt.Errorf("%q is a prefix; give the address alone", *text)
-		case err != nil:
-			return out, fmt.Errorf("%q is not an IP address", *text)
-		case ip.Zone() != "":
-			return out, fmt.Errorf("%q has a zone, which no reservation has", *text)
+	for _, ip := range p.IPs {
+		if !ip.IsValid() || ip.Zone() != "" {
+			return out, fmt.Errorf(`"ips" has an element that is null or empty, or has a zone, which no reservation has: %q`, ip)
 		}
 		out.IPs = append(out.IPs, ip.Unmap())
 	}
 	if p.Network != nil { // with an invalid name the addresses would be claimed in no network
-		if !hostlocal.ValidName(*p.Network) {
-			return out, fmt.Errorf("%q is not the name of a network", *p.Network)
+		if out.Network = *p.Network; !hostlocal.ValidName(out.Network) {
+			return out, fmt.Errorf("%q is not the name of a network", out.Network)
 		}
-		out.Network = *p.Network
 	}
 	return out, nil
 }
@@ -84,13 +65,22 @@ func (p *pod) convert() (podsource.Pod, error) {
 // protects the memory from file:/dev/zero.
 const maxFile = 64 << 20
 
-// New returns a source that reads the file at path at each call: a JSON array of pods (see
-// [Decode]).
+// New returns a source that reads the file at path at each call: a JSON array of pods (see decode).
 //
 // The path - is stdin, which is read once, at the first call, and used for every pass of this
 // process. Nil is no standard input.
 func New(path string, stdin io.Reader) (podsource.Source, error) {
-	read := func() (podsource.Answer, error) { return readFile(path) }
+	read := func() (podsource.Answer, error) {
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) { // the next alternative is asked then
+			return podsource.Answer{}, fmt.Errorf("%w: %w", podsource.ErrNotHere, err)
+		}
+		if err != nil {
+			return podsource.Answer{}, err
+		}
+		defer func() { _ = f.Close() }() // only read
+		return answer(f)
+	}
 	switch {
 	case path == "":
 		return nil, errors.New("a path is missing after the colon")
@@ -101,26 +91,11 @@ func New(path string, stdin io.Reader) (podsource.Source, error) {
 	}
 	return podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		a, err := read()
-		a.Source = "file"
-		if err != nil {
+		if a.Source = "file"; err != nil {
 			return a, fmt.Errorf("file:%s: %w", path, err)
 		}
 		return a, nil
 	}), nil
-}
-
-// readFile reads the file at path. It returns ErrNotHere only if the file itself does not exist:
-// the next alternative is asked then.
-func readFile(path string) (podsource.Answer, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return podsource.Answer{}, fmt.Errorf("%w: %w", podsource.ErrNotHere, err)
-	}
-	if err != nil {
-		return podsource.Answer{}, err
-	}
-	defer func() { _ = f.Close() }() // only read
-	return answer(f)
 }
 
 // answer reads all of r. The list counts as of the file's modification time (R5, hazards 62 and
@@ -143,11 +118,11 @@ func answer(r io.Reader) (podsource.Answer, error) {
 	if len(text) > maxFile {
 		return podsource.Answer{}, fmt.Errorf("longer than %d MiB", maxFile>>20)
 	}
-	pods, err := Decode(text)
+	pods, err := decode(text)
 	return podsource.Answer{Pods: pods, Networks: []string{podsource.EveryNetwork}, AsOf: asOf}, err
 }
 
-// Decode decodes a JSON array of pods, the form of file:PATH:
+// decode decodes a JSON array of pods:
 //
 //	[{"namespace": "shop", "name": "web-1", "uid": "…", "containerIDs": ["…"],
 //	  "ips": ["10.244.1.5"], "startedAt": "2025-03-01T12:00:00Z", "hostNetwork": false}]
@@ -159,14 +134,11 @@ func answer(r io.Reader) (podsource.Answer, error) {
 // It returns all pods or an error (R2). Text that ends early or continues after the array, an
 // unknown or repeated field, an invalid address or time make the whole list invalid. Otherwise a
 // mistyped "ip" could cost a pod its address.
-func Decode(text []byte) ([]podsource.Pod, error) {
-	if len(bytes.TrimSpace(text)) == 0 {
-		return nil, errors.New("it is empty; a node without pods is written []")
-	}
+func decode(text []byte) ([]podsource.Pod, error) {
 	var list []*pod
 	wrong, err := sigsjson.UnmarshalStrict(text, &list) // in the letters of the keys, too
 	if err = errors.Join(append(wrong, err)...); err != nil || list == nil {
-		return nil, fmt.Errorf("it must be an array of pods: %w", cmp.Or(err, errors.New("it is null")))
+		return nil, fmt.Errorf("it must be an array of pods, [] without any: %w", cmp.Or(err, errors.New("it is null")))
 	}
 	pods := make([]podsource.Pod, len(list))
 	for i, p := range list {
