@@ -5,7 +5,9 @@
 package term
 
 import (
+	"fmt"
 	"os"
+	"regexp"
 	"runtime"
 	"strings"
 
@@ -35,14 +37,12 @@ func Of(f *os.File) Screen {
 	if width, _, err := term.GetSize(fd); err == nil {
 		s.Width = width
 	}
-	s.Colour = wantsColour(os.Getenv) && runtime.GOOS != "windows" // whose console needs a mode for colours
+	s.Colour = wantsColour() && runtime.GOOS != "windows" // whose console needs a mode for colours
 	return s
 }
 
 // wantsColour reports whether the environment allows colours.
-func wantsColour(getenv func(string) string) bool {
-	return getenv("NO_COLOR") == "" && getenv("TERM") != "dumb"
-}
+func wantsColour() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
 
 // A Style is the parameters of the escape sequence that selects it (ECMA-48, SGR). Users choose the
 // eight basic colours of their terminal, which are readable on light and dark screens.
@@ -68,29 +68,15 @@ func (s Screen) Paint(style Style, text string) string {
 	return "\x1b[" + string(style) + "m" + text + "\x1b[0m"
 }
 
+var verdictStyles = map[gc.Verdict]Style{
+	gc.InUse: Green, gc.Young: Yellow, gc.Starting: Yellow, gc.Foreign: Blue, gc.Released: Cyan, gc.Leaked: Magenta,
+	gc.Conflict: Red, gc.Malformed: Red, gc.Failed: Red, gc.Changed: Dim, gc.Gone: Dim,
+}
+
 // VerdictStyle is green for addresses in use, yellow for those that may be in use, blue for foreign
 // ones, cyan for released ones, magenta for leaked ones, red for those that need a person, and dim
 // for those that others changed meanwhile.
-func VerdictStyle(v gc.Verdict) Style {
-	switch v {
-	case gc.InUse:
-		return Green
-	case gc.Young, gc.Starting:
-		return Yellow
-	case gc.Foreign:
-		return Blue
-	case gc.Released:
-		return Cyan
-	case gc.Leaked:
-		return Magenta
-	case gc.Conflict, gc.Malformed, gc.Failed:
-		return Red
-	case gc.Changed, gc.Gone:
-		return Dim
-	default:
-		return Plain
-	}
-}
+func VerdictStyle(v gc.Verdict) Style { return verdictStyles[v] }
 
 // Fold breaks a line of text between words to fit the screen's width. Words that are wider stay
 // whole. Escape sequences don't count.
@@ -101,7 +87,7 @@ func (s Screen) Fold(text string) string {
 	var out strings.Builder
 	column := 0
 	for i, word := range strings.Split(text, " ") {
-		w := columns(visible(word))
+		w := columns(escapes.ReplaceAllString(word, ""))
 		switch {
 		case i == 0:
 		case column+1+w > s.Width:
@@ -117,17 +103,8 @@ func (s Screen) Fold(text string) string {
 	return out.String()
 }
 
-// visible returns text without the escape sequences of Paint.
-func visible(text string) string {
-	for {
-		before, rest, found := strings.Cut(text, "\x1b[")
-		if !found {
-			return text
-		}
-		_, after, _ := strings.Cut(rest, "m")
-		text = before + after
-	}
-}
+// escapes are what Paint adds.
+var escapes = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // A Column is the heading of a table's column.
 type Column struct {
@@ -142,81 +119,51 @@ type Cell struct {
 }
 
 const (
-	gap = "  " // space between columns
+	gap = "  " // between columns
 
-	// leastWrap is the smallest width of the last column. On narrower screens the terminal breaks
-	// the lines.
+	// leastWrap is the smallest width of the last column. On narrower screens the terminal breaks the lines.
 	leastWrap = 12
 )
 
 // Table formats rows under their columns. A row may have fewer cells than columns. The last column
-// is wrapped to the screen's width.
-//
-// Text is padded before it is coloured, so escape sequences don't count, and a coloured table
-// without them is equal to the plain one.
+// is wrapped to the screen's width. No line ends in blanks. Text is padded before it is coloured, which
+// text/tabwriter does not do.
 func (s Screen) Table(head []Column, rows [][]Cell) string {
-	if len(head) == 0 {
-		return ""
-	}
-	titles := make([]Cell, len(head))
+	lines := [][]Cell{make([]Cell, len(head))}
 	for i, c := range head {
-		titles[i] = Cell{c.Title, Bold}
+		lines[0][i] = Cell{c.Title, Bold}
 	}
-	lines := [][]Cell{titles}
-	for _, row := range rows {
-		line := make([]Cell, len(head))
-		for i := range min(len(row), len(head)) {
-			line[i] = Cell{Clean(row[i].Text), row[i].Style}
+	lines = append(lines, rows...)
+	widths, before := make([]int, len(head)), 0 // before the last column
+	for i := range head {
+		for _, line := range lines {
+			if i < len(line) {
+				widths[i] = max(widths[i], columns(line[i].Text))
+			}
 		}
-		lines = append(lines, line)
-	}
-
-	widths := make([]int, len(head))
-	for _, line := range lines {
-		for i, c := range line {
-			widths[i] = max(widths[i], columns(c.Text))
+		if i < len(head)-1 {
+			before += widths[i] + len(gap)
 		}
 	}
-	last := len(head) - 1
-	left := s.Width
-	for _, w := range widths[:last] {
-		left -= w + len(gap)
-	}
-	wraps := left >= leastWrap
-	if wraps {
-		widths[last] = min(widths[last], left)
+	last := Screen{Width: s.Width - before}
+	if last.Width < leastWrap {
+		last.Width = 0
 	}
 	var out strings.Builder
 	for _, line := range lines {
-		parts := []string{line[last].Text}
-		if wraps {
-			parts = strings.Split(Screen{Width: left}.Fold(line[last].Text), "\n")
+		text := ""
+		for i, c := range line {
+			pad := strings.Repeat(" ", widths[i]-columns(c.Text))
+			switch c.Text = Clean(c.Text); {
+			case head[i].Right:
+				text += pad + s.Paint(c.Style, c.Text) + gap
+			case i == len(head)-1:
+				text += strings.ReplaceAll(s.Paint(c.Style, last.Fold(c.Text)), "\n", "\n"+strings.Repeat(" ", before))
+			default:
+				text += s.Paint(c.Style, c.Text) + pad + gap
+			}
 		}
-		for _, part := range parts {
-			line[last].Text = part
-			s.line(&out, head, widths, line)
-			clear(line[:last]) // continued lines have the last column only
-		}
+		fmt.Fprintln(&out, strings.TrimRight(text, " "))
 	}
 	return out.String()
-}
-
-// line writes one line of a table. It pads a cell only before further text, so that no line ends in
-// blanks.
-func (s Screen) line(out *strings.Builder, head []Column, widths []int, cells []Cell) {
-	blanks := 0
-	for i, c := range cells {
-		pad := max(0, widths[i]-columns(c.Text)) // a long word may exceed its column
-		if head[i].Right {
-			blanks += pad
-			pad = 0
-		}
-		if c.Text != "" {
-			out.WriteString(strings.Repeat(" ", blanks))
-			out.WriteString(s.Paint(c.Style, c.Text))
-			blanks = 0
-		}
-		blanks += pad + len(gap)
-	}
-	out.WriteByte('\n')
 }

@@ -72,79 +72,59 @@ fd00:10:244:1::2   20s  young     younger than the minimum age
 	}
 }
 
-func TestAge(t *testing.T) {
+func TestText(t *testing.T) {
 	now := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 	const day = 24 * time.Hour
-	for _, row := range []struct {
-		reason string
-		ago    time.Duration
-		want   string
-	}{
-		{"two units", 3*day + 4*time.Hour + 59*time.Minute, "3d4h"},
-		{"a second unit of zero is left out", 3*day + 59*time.Minute, "3d"},
-		{"days are not made weeks", 400 * day, "400d"},
-		{"hours", 4*time.Hour + 12*time.Minute, "4h12m"},
-		{"just under a day", day - time.Second, "23h59m"},
-		{"minutes", 12*time.Minute + 5*time.Second, "12m5s"},
-		{"seconds are cut, not rounded", 1900 * time.Millisecond, "1s"},
-		{"now", 0, "0s"},
-		{"so little in the future that the clocks' grain explains it", -time.Millisecond, "0s"},
-		{"in the future", -5 * time.Minute, "-5m"},
+	few := func(words string) string { return Few(strings.Fields(words), 2) }
+	for _, row := range []struct{ reason, got, want string }{
+		{"an age in days", Age(now, now.Add(-3*day-4*time.Hour-59*time.Minute)), "3d4h"},
+		{"a second unit of zero is left out", Age(now, now.Add(-30*day-59*time.Minute)), "30d"},
+		{"hours", Age(now, now.Add(-20*time.Hour-10*time.Minute)), "20h10m"},
+		{"whole ones", Age(now, now.Add(-20*time.Hour-59*time.Second)), "20h"},
+		{"whole minutes", Age(now, now.Add(-10*time.Minute)), "10m"},
+		{"seconds are cut, not rounded", Age(now, now.Add(-1900*time.Millisecond)), "1s"},
+		{"so little in the future that the clocks' grain explains it", Age(now, now.Add(time.Millisecond)), "0s"},
+		{"in the future", Age(now, now.Add(5*time.Minute)), "-5m"},
+		{"a time that was not read", Age(now, time.Time{}), "-"},
+		{"no ID", ID(""), "-"},
+		{"a PID, as rkt had it", ID("4711"), "4711"},
+		{"a sandbox's", ID("162c369c9fc6a1b2c3d4"), "162c369c9fc6"},
+		{"nerdctl's, which all have the same prefix", ID("default-162c369c9fc6" + strings.Repeat("0", 52)), "default-162c369c9fc6"},
+		{"no networks", Count(0, "network"), "0 networks"},
+		{"one", Count(1, "entry"), "1 entry"},
+		{"several with a y", Count(2, "entry"), "2 entries"},
+		{"several with an s", Count(3, "address"), "3 addresses"},
+		{"as many words as may be", few("a b"), "a, b"},
+		{"one more is printed, since counting it would be as long", few("a b c"), "a, b, c"},
+		{"the rest is counted", few("a b c d"), "a, b, and 2 more"},
 	} {
-		if got := Age(now, now.Add(-row.ago)); got != row.want {
-			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
-		}
-	}
-	if got := Age(now, now.AddDate(400, 0, 0)); got != "-106751d23h" {
-		t.Errorf("farther in the future than a duration can hold: got %q", got)
-	}
-	if got := Age(now, time.Time{}); got != "-" {
-		t.Errorf("a time that was not read: got %q", got)
-	}
-}
-
-func TestID(t *testing.T) {
-	for _, row := range []struct{ reason, id, want string }{
-		{"none", "", "-"},
-		{"a PID, as rkt had it", "4711", "4711"},
-		{"a sandbox's", "162c369c9fc6a1b2c3d4", "162c369c9fc6"},
-		{"nerdctl's, which all have the same prefix", "default-162c369c9fc6" + strings.Repeat("0", 52), "default-162c369c9fc6"},
-	} {
-		if got := ID(row.id); got != row.want {
-			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
+		if row.got != row.want {
+			t.Errorf("%s: got %q, want %q", row.reason, row.got, row.want)
 		}
 	}
 }
 
-func TestWantsColour(t *testing.T) {
+func TestColours(t *testing.T) {
 	if file, err := os.Open(os.DevNull); err != nil || Of(file) != (Screen{}) {
 		t.Errorf("what is no terminal has the screen %v, %v", Of(file), err)
 	}
 	for _, row := range []struct {
-		reason string
-		env    map[string]string
-		want   bool
+		reason, noColor, term string
+		want                  bool
 	}{
-		{"nothing said", nil, true},
-		{"a common terminal", map[string]string{"TERM": "xterm-256color"}, true},
-		{"asked for none", map[string]string{"NO_COLOR": "1"}, false},
-		{"any value of NO_COLOR counts", map[string]string{"NO_COLOR": "0"}, false},
-		{"an empty NO_COLOR does not", map[string]string{"NO_COLOR": ""}, true},
-		{"a terminal without escape sequences", map[string]string{"TERM": "dumb"}, false},
+		{"a common terminal", "", "xterm-256color", true},
+		{"any value of NO_COLOR counts", "0", "xterm", false},
+		{"a terminal without escape sequences", "", "dumb", false},
 	} {
-		if got := wantsColour(func(name string) string { return row.env[name] }); got != row.want {
+		t.Setenv("NO_COLOR", row.noColor)
+		t.Setenv("TERM", row.term)
+		if got := wantsColour(); got != row.want {
 			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
 		}
 	}
-}
-
-func TestVerdictStyle(t *testing.T) {
 	for _, v := range gc.Verdicts() {
-		if VerdictStyle(v) == Plain {
-			t.Errorf("verdict %s has no style", v)
-		}
-		if v != gc.Foreign && VerdictStyle(v) == VerdictStyle(gc.Foreign) {
-			t.Errorf("verdict %s has the style of foreign, which is neither in use nor a leak", v)
+		if s := VerdictStyle(v); s == Plain || v != gc.Foreign && s == VerdictStyle(gc.Foreign) {
+			t.Errorf("verdict %s has no style, or that of foreign, which is neither in use nor a leak", v)
 		}
 	}
 }
@@ -168,33 +148,6 @@ func TestFold(t *testing.T) {
 	} {
 		if got := (Screen{Width: row.width}).Fold(row.text); got != row.want {
 			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
-		}
-	}
-}
-
-func TestCount(t *testing.T) {
-	for _, row := range []struct {
-		n          int
-		noun, want string
-	}{
-		{0, "network", "0 networks"}, {1, "entry", "1 entry"}, {2, "entry", "2 entries"}, {3, "address", "3 addresses"}, {1, "address", "1 address"},
-	} {
-		if got := Count(row.n, row.noun); got != row.want {
-			t.Errorf("got %q, want %q", got, row.want)
-		}
-	}
-}
-
-func TestFew(t *testing.T) {
-	for _, row := range []struct{ reason, words, want string }{
-		{"none", "", ""},
-		{"as many as may be", "a b", "a, b"},
-		{"one more is printed, since counting it would be as long", "a b c", "a, b, c"},
-		{"the rest is counted", "a b c d", "a, b, and 2 more"},
-	} {
-		words := strings.Fields(row.words)
-		if got := Few(words, 2); got != row.want || strings.Join(words, " ") != row.words {
-			t.Errorf("%s: got %q, want %q; the words are %q now", row.reason, got, row.want, words)
 		}
 	}
 }

@@ -25,39 +25,27 @@ func ID(id string) string {
 // Age returns how long before now t was, in its two largest units: "3d4h", "7m", "20s". A future t
 // has a minus sign, and a zero t is "-".
 func Age(now, t time.Time) string {
-	if t.IsZero() {
+	const day = 24 * time.Hour
+	d, text := now.Sub(t), ""
+	switch {
+	case t.IsZero():
 		return "-"
+	case d <= -time.Second:
+		return "-" + Age(t, now)
+	case d >= day:
+		text, d = fmt.Sprintf("%dd", d/day), (d % day).Truncate(time.Hour)
+	case d >= time.Hour:
+		d = d.Truncate(time.Minute)
 	}
-	d := now.Sub(t)
-	if d <= -time.Second {
-		return "-" + units(d.Abs())
+	if d > 0 || text == "" {
+		text += max(0, d.Truncate(time.Second)).String()
 	}
-	return units(max(0, d))
-}
-
-// units formats d in its two largest units. The second is left out if it is zero.
-func units(d time.Duration) string {
-	s := int64(d / time.Second)
-	for _, u := range []struct {
-		seconds  int64
-		big      string
-		fraction int64
-		small    string
-	}{
-		{86400, "d", 3600, "h"},
-		{3600, "h", 60, "m"},
-		{60, "m", 1, "s"},
-	} {
-		if s < u.seconds {
-			continue
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
 		}
-		text := fmt.Sprintf("%d%s", s/u.seconds, u.big)
-		if rest := s % u.seconds / u.fraction; rest > 0 {
-			text += fmt.Sprintf("%d%s", rest, u.small)
-		}
-		return text
 	}
-	return fmt.Sprintf("%ds", s)
+	return text
 }
 
 // Clean makes text safe for one line of a terminal: a control character in a name or error of
