@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -135,8 +133,7 @@ func NewInquiry(specs []string) *Inquiry {
 }
 
 // Find returns the causes of a report's leaks, and those leaks that are not in known. A reservation in known
-// keeps its cause while it exists, or its network can't be read. If there are others, Find looks at libcni's cache,
-// once. If that hangs, leaks that are still there are left to the next pass.
+// keeps its cause while it exists, or its network can't be read. If there are others, Find looks at libcni's cache, once.
 func (q *Inquiry) Find(ctx context.Context, r *gc.Report, known Causes) (all Causes, found []*gc.Entry) {
 	all = make(Causes)
 	for l, cause := range known {
@@ -154,11 +151,7 @@ func (q *Inquiry) Find(ctx context.Context, r *gc.Report, known Causes) (all Cau
 	}
 	if len(found) > 0 {
 		seen := q.look(ctx)
-		if seen.hangs {
-			found = slices.DeleteFunc(found, func(e *gc.Entry) bool { return e.Verdict != gc.Released })
-		}
-		seen.runtime = asked(r, "cri")
-		seen.use(r)
+		seen.compare(r)
 		for _, e := range found {
 			all[leakOf(e)] = seen.cause(e)
 		}
@@ -172,17 +165,16 @@ const lookTime = 5 * time.Second
 // look reads the cache. Where that fails, takes too long, or still hangs since the last look, it has seen
 // nothing.
 func (q *Inquiry) look(ctx context.Context) *sight {
-	hangs := &sight{booted: Booted(), hangs: true}
 	if !q.busy.CompareAndSwap(false, true) {
-		return hangs
+		return new(sight)
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	answer := make(chan *sight, 1)
 	go func() {
-		seen := &sight{booted: hangs.booted}
-		if a, err := q.read(ctx); err == nil && a.Cache != nil {
-			seen.note(&a, q.dirs)
+		seen := new(sight)
+		if a, err := q.read(ctx); err == nil {
+			seen.note(&a)
 		}
 		q.busy.Store(false) // before the next look
 		answer <- seen
@@ -191,22 +183,18 @@ func (q *Inquiry) look(ctx context.Context) *sight {
 	case seen := <-answer:
 		return seen
 	case <-ctx.Done():
-		return hangs
+		return new(sight)
 	}
 }
 
-// read returns what the cache has. The kernel is asked only for entries with a namespace. Where it does not answer, no
-// namespace is certainly gone.
+// read returns what the cache has. Where the kernel does not answer, no namespace is certainly gone.
 func (q *Inquiry) read(ctx context.Context) (podsource.Answer, error) {
-	kernel := sync.OnceValue(func() living {
+	cache, err := cnicache.New(cnicache.Options{Dirs: q.dirs, Living: func(ctx context.Context) (living, error) {
 		lives, err := q.alive(ctx)
 		if err != nil {
-			return func(string, time.Time) (bool, bool) { return true, false }
+			lives = func(string, time.Time) (bool, bool) { return true, false }
 		}
-		return lives
-	})
-	cache, err := cnicache.New(cnicache.Options{Dirs: q.dirs, Living: func(context.Context) (living, error) {
-		return func(path string, at time.Time) (bool, bool) { return kernel()(path, at) }, nil
+		return lives, nil
 	}})
 	if err != nil {
 		return podsource.Answer{}, err
@@ -217,71 +205,55 @@ func (q *Inquiry) read(ctx context.Context) (podsource.Answer, error) {
 // An owner is a container in a network.
 type owner struct{ network, containerID string }
 
-// A sight is what one look saw. Without a cache all but booted is empty.
+// A sight is what one look saw of the cache, and what the pass shows of it and of the boot.
 type sight struct {
-	booted  time.Time // zero, which is before everything, if unknown
-	hangs   bool
-	runtime bool // a runtime's CRI answered in the pass, which has sandboxes only
-	entries map[owner]bool
-	since   map[string]time.Time
-	used    map[string]bool // networks whose live containers have entries, so the cache is not an old one
-	forms   map[owner]bool  // the forms of the IDs of each network's entries, in place of IDs
+	entries         map[owner]bool
+	since           map[string]time.Time
+	forms           map[owner]bool  // the forms of the IDs of each network's entries, in place of IDs
+	living, damaged map[string]bool // by file: its namespace may live
 
-	// By NETWORK-CONTAINER, the begin of a file's name.
-	made            map[string]time.Time
-	damaged, living map[string]bool // living: its namespace may live
+	booted  time.Time       // zero, which is before everything, if unknown
+	runtime bool            // a runtime's CRI answered in the pass, which has sandboxes only
+	whole   map[string]bool // networks whose live containers have entries, so the cache is not an old one
 }
 
-// begins returns all that the begin of a file's name may be: each part of NETWORK-CONTAINER-INTERFACE may have hyphens.
-func begins(file string) (all []string) {
-	for i, r := range file {
-		if r == '-' {
-			all = append(all, file[:i])
-		}
-	}
-	return all
-}
-
-func (s *sight) note(a *podsource.Answer, dirs []string) {
-	s.entries, s.since, s.forms = make(map[owner]bool), a.Cache.Since, make(map[owner]bool)
-	s.damaged, s.living, s.made = make(map[string]bool), make(map[string]bool), make(map[string]time.Time)
+func (s *sight) note(a *podsource.Answer) {
+	s.entries, s.forms, s.since = make(map[owner]bool), make(map[owner]bool), a.Cache.Since
+	s.living, s.damaged = make(map[string]bool), make(map[string]bool)
 	for i := range a.Pods {
 		file, damaged := strings.CutSuffix(filepath.Base(a.Pods[i].Origin), ", which is damaged")
-		for _, begin := range begins(file) {
-			s.living[begin], s.damaged[begin] = true, s.damaged[begin] || damaged
-		}
+		s.living[file], s.damaged[file] = true, s.damaged[file] || damaged
 	}
 	for _, at := range a.Cache.Entries {
 		s.entries[owner{at.Network, at.ContainerID}] = true
 		s.forms[owner{at.Network, form(at.ContainerID)}] = true
 	}
-	for _, dir := range dirs {
-		files, _ := os.ReadDir(dir) // of a time that is unknown, an entry counts
-		for _, f := range files {
-			info, err := f.Info()
-			for _, begin := range begins(f.Name()) {
-				if err == nil && info.ModTime().After(s.made[begin]) {
-					s.made[begin] = info.ModTime()
-				}
-			}
-		}
-	}
 }
 
-// use notes in which networks live containers have entries. Where one has none, the cache is not whole; that of an ADD
-// may be yet to come.
-func (s *sight) use(r *gc.Report) {
-	s.used = make(map[string]bool)
+// tolerance is how much clocks may differ.
+const tolerance = time.Second
+
+// compare notes what live containers show. Where one of a network has no entry, the cache is not whole; that of an ADD may be
+// yet to come. Where one is from before the boot, as on a board whose clock was set since, no time shows a boot.
+func (s *sight) compare(r *gc.Report) {
+	s.booted, s.runtime, s.whole = Booted(), asked(r, "cri"), make(map[string]bool)
 	partly := make(map[string]bool)
 	for i := range r.Reservations {
-		if e := &r.Reservations[i]; e.Reason == gc.ContainerLive {
-			entry := s.entries[owner{e.Network, e.ContainerID}]
-			s.used[e.Network] = s.used[e.Network] || entry
-			since, dated := s.since[e.Network]
-			partly[e.Network] = partly[e.Network] || !entry && dated && e.ReservedAt.After(since) && time.Since(e.ReservedAt) > gc.DefaultMinAge
+		e := &r.Reservations[i]
+		if e.Reason != gc.ContainerLive {
+			continue
+		}
+		if e.ReservedAt.Before(s.booted.Add(-tolerance)) && (e.Pod == nil || !e.Pod.NotRunning) {
+			s.booted = time.Time{}
+		}
+		since, dated := s.since[e.Network]
+		if s.entries[owner{e.Network, e.ContainerID}] {
+			s.whole[e.Network] = true
+		} else if dated && e.ReservedAt.After(since) && time.Since(e.ReservedAt) > gc.DefaultMinAge {
+			partly[e.Network] = true
 		}
 	}
-	maps.DeleteFunc(s.used, func(network string, _ bool) bool { return partly[network] })
+	maps.DeleteFunc(s.whole, func(network string, _ bool) bool { return partly[network] })
 }
 
 // form returns a word for how an ID is made: as a sandbox of Kubernetes, as nerdctl's NAMESPACE-ID, or otherwise.
@@ -296,21 +268,18 @@ func form(id string) string {
 }
 
 func (s *sight) cause(e *gc.Entry) Cause {
-	const tolerance = time.Second // of the clocks
-	own, begin := owner{e.Network, e.ContainerID}, e.Network+"-"+e.ContainerID
-	made, known := s.made[begin]
-	entry := s.entries[own] && !(known && made.Before(e.ReservedAt.Add(-tolerance))) // else of another start of the container
+	entry, file := s.entries[owner{e.Network, e.ContainerID}], e.Network+"-"+e.ContainerID+"-"+e.IfName
 	since, dated := s.since[e.Network]
-	dated = dated && s.used[e.Network]
+	dated = dated && s.whole[e.Network]
 	switch {
-	case e.Owner == hostlocal.Empty, entry && s.damaged[begin]:
+	case e.Owner == hostlocal.Empty, s.damaged[file]:
 		return Torn
 	case e.ReservedAt.Before(s.booted.Add(-tolerance)):
 		if !entry && dated && e.ReservedAt.After(since) {
 			return UnknownCause // it may have leaked before that
 		}
 		return Reboot
-	case entry && !s.living[begin]:
+	case entry && e.IfName != "" && !s.living[file]:
 		return NoDEL
 	case entry:
 		return UnknownCause
