@@ -199,7 +199,8 @@ func TestSituations(t *testing.T) {
 			must(t, os.Chtimes(dir+"podnet/10.244.1.254", time.Now(), time.Now()))
 			b.put(dir+"podnet/fd00::2", sandbox("x")+"\r\neth0")
 			b.put(dir+"podnet/10.9.0.2", sandbox("y")+"\r\neth0")
-		}, well, 3, "FULL: podnet: 253 of 253 addresses reserved, and 1 outside of the range, 2 leaked, 252 in use, 1 young: the range is too small", nil},
+		}, well, 3, "FULL: podnet: 253 of 253 addresses reserved, and 1 outside of the range, 252 in use, 1 young: the range is too small",
+			[]string{"\nLEAKED: podnet: 2 leaked outside of the ranges that are full\n  hostlocal-gc release --network podnet\n"}},
 		{"flannel's daemon has not written its range; what its plugin passed on has it (hazard 101)", func(b *bed) {
 			b.flannel()
 			b.reserve(dir+"cbr0", 253, 14)
@@ -252,13 +253,6 @@ func TestSituations(t *testing.T) {
 			"OK: podnet: 14 of 253 addresses reserved, all in use\nNot read: /etc/cni/net.d/99-x.conf: unexpected end of JSON input", nil},
 		{"a network without a name", func(b *bed) { b.conf("10-podnet.conflist", "", "bridge", subnet); b.reserve(dir, 253, 14) }, well, 3,
 			"LEAKED: networks: 253 reservations in /var/lib/cni, 239 leaked, 14 in use", []string{"hostlocal-gc release --data-dir /var/lib/cni --network networks\n"}},
-		{"a network renamed under its pods", func(b *bed) {
-			b.conf("10-podnet.conflist", `"name": "podnet2",`, "bridge", subnet)
-			b.reserve(dir+"podnet", 14, 14)
-			must(t, os.Mkdir(dir+"podnet2", 0o755))
-			b.args = "--network podnet2"
-		}, well, 3,
-			"CONFIG: podnet2: 14 addresses in use of its range are reserved in /var/lib/cni/networks/podnet, so it may hand them out again", nil},
 		{"a data directory that no configuration names, while pods run", func(b *bed) {
 			b.conf("10-podnet.conflist", podnet, "bridge", subnet+`, "dataDir": "/run/cni-state"`)
 			b.reserve(dir+"podnet", 14, 14)
@@ -300,8 +294,6 @@ func TestSituations(t *testing.T) {
 			b.put("/run/file", "x")
 			b.conf("20-b.conflist", `"name": "b",`, "bridge", subnet+`, "dataDir": "/run/file"`)
 		}, well, 3, "FULL: podnet: 253 of 253", []string{"\nUNKNOWN: b: not all reservations can be read: ", "/run/file/: not a directory\n"}},
-		{"a link beside the network", func(b *bed) { well(b); must(t, os.Symlink("podnet", dir+"alias")) }, well, 1,
-			"UNKNOWN: podnet: not all reservations can be read: ", []string{"/var/lib/cni/networks/alias is a link to a directory"}},
 		{"a network without a name in a directory whose name is no network's", func(b *bed) {
 			b.conf("20-b.conflist", `"name": "b",`, "bridge", subnet+`, "dataDir": "/run/_cni"`)
 			b.reserve("/run/_cni", 253, 14)
@@ -320,8 +312,6 @@ func TestSituations(t *testing.T) {
 			leaky(b)
 			readOnly(t, dir)
 		}, well, 3, "READ-ONLY: /var/lib/cni/networks is mounted read-only, so nothing can be released: 239 leaked", []string{"\nFULL: podnet"}},
-		{"the same of a network's directory", func(b *bed) { leaky(b); readOnly(t, dir+"podnet") }, well, 3,
-			"READ-ONLY: /var/lib/cni/networks/podnet is mounted read-only, so nothing can be released: 239 leaked", nil},
 		{"the same, and all are in use", func(b *bed) { b.podnet(); b.reserve(dir+"podnet", 253, 253); readOnly(t, dir) }, well, 3,
 			"FULL: podnet: 253 of 253", []string{"\nREAD-ONLY: "}},
 		{"a full disk", func(b *bed) {
@@ -345,14 +335,6 @@ func TestSituations(t *testing.T) {
 			b.runtime.ready, b.runtime.notReady = b.runtime.ready[:13], b.runtime.ready[13:]
 		}, well, 3, "FULL: podnet: 253 of 253 addresses reserved, 240 by sandboxes that are not ready, 13 in use",
 			[]string{"\n  hostlocal-gc check --network podnet -o json | jq -r '.findings[] | select(.word == \"FULL\") | .items[]?' | xargs -n1 crictl rmp\n"}},
-		{"the same, and processes in the namespaces of some", func(b *bed) {
-			b.kernel()
-			b.podnet()
-			b.reserve(dir+"podnet", 253, 253)
-			b.runtime.ready, b.runtime.notReady = b.runtime.ready[:241], b.runtime.ready[241:]
-			b.space("", 241, 10)
-		}, func(b *bed) { b.kernel(); well(b) }, 3, "FULL: podnet: 253 of 253 addresses reserved, 251 in use, 2 by sandboxes that are not ready",
-			[]string{"crictl rmp " + sandbox("251") + " && crictl rmp " + sandbox("252") + "\n"}},
 		{"namespaces without a process (hazard 102)", func(b *bed) {
 			b.kernel()
 			b.podnet()

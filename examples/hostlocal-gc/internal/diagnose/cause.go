@@ -141,8 +141,7 @@ func (q *Inquiry) Find(ctx context.Context, r *gc.Report, known Causes) (all Cau
 			all[l] = cause
 		}
 	}
-	for i := range r.Reservations {
-		e := &r.Reservations[i]
+	for e := range entries(r) {
 		if cause, is := known[leakOf(e)]; is {
 			all[leakOf(e)] = cause
 		} else if leaks(e) {
@@ -238,8 +237,7 @@ const tolerance = time.Second
 func (s *sight) compare(r *gc.Report) {
 	s.booted, s.runtime, s.whole = Booted(), asked(r, "cri"), make(map[string]bool)
 	partly := make(map[string]bool)
-	for i := range r.Reservations {
-		e := &r.Reservations[i]
+	for e := range entries(r) {
 		if e.Reason != gc.ContainerLive {
 			continue
 		}

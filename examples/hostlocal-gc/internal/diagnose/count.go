@@ -13,7 +13,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -35,12 +34,12 @@ const (
 	kinds
 )
 
-// words are those of a number of reservations of a kind.
+// words stand after the number of reservations of a kind.
 var words = [kinds]string{
-	leaked: "%d leaked", beforeBoot: "%d from before the boot", notReady: "%d by sandboxes that are not ready",
-	noProcess: "%d by namespaces without a process", oneProcess: "%d in %s", starting: "%d starting", young: "%d young",
-	foreign: "%d of owners that no source here knows", malformed: "%d malformed",
-	inConflict: "%d in conflict or not released", inUse: "%d in use",
+	leaked: "leaked", beforeBoot: "from before the boot", notReady: "by sandboxes that are not ready",
+	noProcess: "by namespaces without a process", oneProcess: "in ", starting: "starting", young: "young",
+	foreign: "of owners that no source here knows", malformed: "malformed",
+	inConflict: "in conflict or not released", inUse: "in use",
 }
 
 // many is how many addresses in one network namespace are no pod's (hazard 100).
@@ -69,13 +68,12 @@ func (p *Place) count(network string) *tally {
 	}
 	spaces := make(map[string]int)
 	held := make(map[netip.Addr]kind)
-	for i := range p.Report.Reservations {
-		if e := &p.Report.Reservations[i]; e.Network == network && e.Verdict == gc.InUse && inNamespace(e) {
+	for e := range entries(&p.Report) {
+		if e.Network == network && e.Verdict == gc.InUse && inNamespace(e) {
 			spaces[e.Pod.From()]++
 		}
 	}
-	for i := range p.Report.Reservations {
-		e := &p.Report.Reservations[i]
+	for e := range entries(&p.Report) {
 		if e.Network != network || e.Verdict == gc.Released || e.Verdict == gc.Gone {
 			continue
 		}
@@ -168,14 +166,11 @@ func space(from string) string {
 }
 
 func (t *tally) measure(p *Place, held map[netip.Addr]kind) {
-	t.outside = len(held)
-	var all iprange.Set
 	for _, c := range p.Confs {
 		for _, set := range c.Ranges {
 			if c.Name != t.network {
 				continue
 			}
-			all = append(all, set...)
 			size := set.Size()
 			left, n := size, [kinds]int{}
 			for ip, k := range held {
@@ -189,9 +184,10 @@ func (t *tally) measure(p *Place, held map[netip.Addr]kind) {
 			}
 		}
 	}
+	all := p.ranges(t.network)
 	for ip := range held {
-		if all.Has(ip) {
-			t.outside--
+		if !all.Has(ip) {
+			t.outside++
 		}
 	}
 }
@@ -216,46 +212,28 @@ func (t *tally) used() string {
 	return text
 }
 
-// most is how many kinds a line counts.
-const most = 4
-
-// parts says by whom the addresses are held, the most first but for leaks.
-func (t *tally) parts() string {
-	if t.reserved == 0 {
-		return ""
-	}
+// parts says by whom so many addresses of each kind are held, the most first but for leaks.
+func (t *tally) parts(n [kinds]int) (text string) {
 	var held []kind
 	for k := leaked; k < kinds; k++ {
-		if t.n[k] > 0 {
+		if n[k] > 0 {
 			held = append(held, k)
 		}
 	}
 	slices.SortStableFunc(held, func(a, b kind) int {
-		return cmp.Or(cmp.Compare(min(a, 1), min(b, 1)), cmp.Compare(t.n[b], t.n[a]))
+		return cmp.Or(cmp.Compare(min(a, 1), min(b, 1)), cmp.Compare(n[b], n[a]))
 	})
-	if len(held) == 1 {
-		return ", all " + strings.TrimPrefix(t.text(held[0]), fmt.Sprintf("%d ", t.n[held[0]]))
-	}
-	var out strings.Builder
-	for i, k := range held {
-		if i == most {
-			rest := 0
-			for _, other := range held[i:] {
-				rest += t.n[other]
-			}
-			fmt.Fprintf(&out, ", %d others", rest)
-			break
+	for _, k := range held {
+		count := fmt.Sprintf("%d ", n[k])
+		if len(held) == 1 {
+			count = "all "
 		}
-		out.WriteString(", " + t.text(k))
+		text += ", " + count + words[k]
+		if k == oneProcess {
+			text += t.process
+		}
 	}
-	return out.String()
-}
-
-func (t *tally) text(k kind) string {
-	if k == oneProcess {
-		return fmt.Sprintf(words[k], t.n[k], t.process)
-	}
-	return fmt.Sprintf(words[k], t.n[k])
+	return text
 }
 
 // askable reports whether another source may know the foreign owners. A name that the kernel does not

@@ -7,6 +7,7 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"path/filepath"
@@ -169,20 +170,25 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 		all = append(all, p.network(n, unreserved, places)...)
 	}
 	unnamed := make(map[string]int)
-	for i := range p.Report.Reservations {
-		if e := &p.Report.Reservations[i]; e.Reason == gc.NetworkNotNamed {
+	for e := range entries(&p.Report) {
+		if e.Reason == gc.NetworkNotNamed {
 			unnamed[e.Network]++
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(unnamed)) {
-		all = append(all, Finding{Word: Leaked, Network: name, // no command: it may be another runtime's
+		all = append(all, Finding{Word: Leaked, Network: name, Run: p.command("plan", name), // a release may take another runtime's
 			Text: plural(unnamed[name], "address", "addresses") + " without an owner that these sources know, in a network that is not named",
 			Do:   "--network names it. Never release there if another runtime, such as podman, uses it."})
 	}
 	if n := len(p.Report.Duplicates); n > 0 {
 		var items []string
 		for _, d := range p.Report.Duplicates {
-			items = append(items, d.IP.String()+": "+podNames(d.Pods))
+			var names []string
+			for _, pod := range d.Pods {
+				names = append(names, PodName(pod))
+			}
+			slices.Sort(names)
+			items = append(items, d.IP.String()+": "+strings.Join(names, ", "))
 		}
 		all = append(all, Finding{Word: Duplicate, Items: items,
 			Text: plural(n, "address belongs to several live pods", "addresses belong to several live pods each"),
@@ -190,11 +196,15 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 	}
 	lost := slices.ContainsFunc(all, func(f Finding) bool { return f.Word == Missing && f.Items != nil })
 	if n := len(unreserved); n > 0 && !lost {
-		all = append(all, p.repair(Finding{Word: Unreserved, Items: unreserved,
-			Text: plural(n, "address of a live pod is", "addresses of live pods are") +
-				" not reserved, so host-local may hand " + them(n) + " out again",
+		f := p.repair(Finding{Word: Unreserved, Items: unreserved,
+			Text: plural(n, "address of a live pod is not reserved, so host-local may hand it out again",
+				"addresses of live pods are not reserved, so host-local may hand them out again"),
 			Do: "Somebody removed files of host-local, or this is not the data directory that it uses. Mend that. hostlocal-gc repair reserves " +
-				"what it can again; delete the other pods, so that they are recreated."}))
+				"what it can again; delete the other pods, so that they are recreated."})
+		if len(places) > 1 && p.ranges("") == nil { // they may be of another one
+			f.Run, f.Do = "", f.Do+" --data-dir says in which directory."
+		}
+		all = append(all, f)
 	}
 	if p.Report.DataDirMissing && p.DirNamed && !lost {
 		all = append(all, Finding{Word: Missing, Text: "there is no data directory " + p.Report.DataDir,
@@ -223,15 +233,36 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 }
 
 func (p *Place) isReadOnly() Finding {
-	leaked := 0
-	for i := range p.Report.Reservations {
-		if e := &p.Report.Reservations[i]; e.Verdict == gc.Leaked || e.Reason == gc.ReleaseFailed {
-			leaked++
+	n := 0
+	for e := range entries(&p.Report) {
+		if e.Verdict == gc.Leaked || e.Reason == gc.ReleaseFailed {
+			n++
 		}
 	}
-	return Finding{Word: ReadOnly, late: leaked == 0,
-		Text: fmt.Sprintf("%s is mounted read-only, so nothing can be released: %d leaked", p.readOnly, leaked),
+	return Finding{Word: ReadOnly, late: n == 0,
+		Text: fmt.Sprintf("%s is mounted read-only, so nothing can be released: %d leaked", p.readOnly, n),
 		Do:   "If it is read-only on the node, too, no ADD can reserve an address. Else mount it writable here."}
+}
+
+// entries returns the reservations of a report.
+func entries(r *gc.Report) iter.Seq[*gc.Entry] {
+	return func(yield func(*gc.Entry) bool) {
+		for i := range r.Reservations {
+			if !yield(&r.Reservations[i]) {
+				return
+			}
+		}
+	}
+}
+
+// ranges returns those of a network, or of all.
+func (p *Place) ranges(network string) (all iprange.Set) {
+	for _, c := range p.Confs {
+		if network == "" || c.Name == network {
+			all = append(all, slices.Concat(c.Ranges...)...)
+		}
+	}
+	return all
 }
 
 // network returns the findings about one network.
@@ -257,17 +288,22 @@ func (p *Place) network(name string, unreserved []string, places []*Place) (all 
 		}
 	case full:
 		all = append(all, p.full(c))
+		if others := c.n[leaked] - c.tight[leaked]; others > 0 && c.tight[leaked] == 0 {
+			f := Finding{Word: Leaked, Network: name, Text: fmt.Sprintf("%d leaked outside of the ranges that are full", others)}
+			f.Do, f.Run = p.release(name)
+			all = append(all, f)
+		}
 	case c.n[leaked] > 0:
-		f := Finding{Word: Leaked, Network: name, Text: c.used() + c.parts()}
+		f := Finding{Word: Leaked, Network: name, Text: c.used() + c.parts(c.n)}
 		f.Do, f.Run = p.release(name)
 		all = append(all, f)
 	case c.n[foreign] > 0 && c.askable(&p.Report):
-		all = append(all, Finding{Word: Unknown, Network: name, Text: c.used() + c.parts(), Items: c.items, Do: c.ask(&p.Report)})
+		all = append(all, Finding{Word: Unknown, Network: name, Text: c.used() + c.parts(c.n), Items: c.items, Do: c.ask(&p.Report)})
 	case c.size == 0 && c.reserved == 0 && (p.Unread != nil || !p.asked(name)): // nothing to say, or what a release left
 	case c.size == 0:
 		all = append(all, p.noRange(c))
 	case len(all) == 0 && p.Unread == nil:
-		all = append(all, Finding{Word: OK, Network: name, Text: c.used() + c.parts()})
+		all = append(all, Finding{Word: OK, Network: name, Text: c.used() + c.parts(c.n)})
 	}
 	return all
 }
@@ -282,22 +318,15 @@ func (p *Place) configured(name string) bool {
 // elsewhere returns the finding about a network whose ranges have addresses in use that are reserved where
 // no configuration has a network.
 func (p *Place) elsewhere(name string, places []*Place) []Finding {
-	var ours iprange.Set
-	for _, c := range p.Confs {
-		if c.Name == name {
-			ours = append(ours, slices.Concat(c.Ranges...)...)
-		}
-	}
-	own := make(map[netip.Addr]bool)
-	for i := range p.Report.Reservations {
-		if e := &p.Report.Reservations[i]; e.Network == name {
+	ours, own := p.ranges(name), make(map[netip.Addr]bool)
+	for e := range entries(&p.Report) {
+		if e.Network == name {
 			own[e.IP] = true
 		}
 	}
 	var items, dirs []string
 	for _, other := range places {
-		for i := range other.Report.Reservations {
-			e := &other.Report.Reservations[i]
+		for e := range entries(&other.Report) {
 			if e.Verdict != gc.InUse || own[e.IP] || !ours.Has(e.IP) || other.configured(e.Network) {
 				continue
 			}
@@ -313,25 +342,23 @@ func (p *Place) elsewhere(name string, places []*Place) []Finding {
 		return nil
 	}
 	slices.Sort(dirs)
+	there := term.Few(slices.Compact(dirs), 2)
 	return []Finding{{Word: Config, Network: name, Items: items,
-		Text: plural(len(items), "address in use of its range is", "addresses in use of its range are") + " reserved in " +
-			term.Few(slices.Compact(dirs), 2) + ", so it may hand " + them(len(items)) + " out again",
+		Text: plural(len(items), "address in use of its range is reserved in "+there+", so it may hand it out again",
+			"addresses in use of its range are reserved in "+there+", so it may hand them out again"),
 		Do: "Was the network renamed, or its data directory changed? Cordon the node, and change that back, or delete these pods, " +
 			"so that they are recreated."}}
 }
 
 // noRange returns the finding about a network whose range is not known.
 func (p *Place) noRange(c *tally) Finding {
-	f := Finding{Word: Unknown, Network: c.network, Text: c.used() + c.parts(), Do: "Say what the range is: --range SUBNET."}
-	switch {
-	case p.configured(c.network):
-		f.Text += "; its range is set at run time and not known"
-	case p.ConfDir != "":
-		f.Text += fmt.Sprintf("; its range is not known: no configuration in %s has it in %s", p.ConfDir, p.Report.DataDir)
-	default:
-		f.Text += "; its range is not known"
+	why := "; its range is not known"
+	if p.configured(c.network) {
+		why = "; its range is set at run time and not known"
+	} else if p.ConfDir != "" {
+		why += fmt.Sprintf(": no configuration in %s has it in %s", p.ConfDir, p.Report.DataDir)
 	}
-	return f
+	return Finding{Word: Unknown, Network: c.network, Text: c.used() + c.parts(c.n) + why, Do: "Say what the range is: --range SUBNET."}
 }
 
 // undecided returns the findings about reservations that a person has to decide about.
@@ -355,16 +382,15 @@ func (p *Place) undecided(c *tally) (all []Finding) {
 // missing returns the finding about a network without a directory. The first ADD creates the
 // directory, so this is fine unless something contradicts it.
 func (p *Place) missing(name string, unreserved []string) []Finding {
-	there := "it holds no network"
+	there, path := "it holds no network", filepath.Join(p.Report.DataDir, name)
 	if len(p.Dirs) > 0 {
 		there = "it holds " + term.Few(p.Dirs, 5)
 	}
-	path := filepath.Join(p.Report.DataDir, name)
 	if p.Report.DataDirMissing {
 		path = p.Report.DataDir
 	}
 	f := Finding{Word: Missing, Network: name}
-	switch {
+	switch others := p.unnamed(); {
 	case p.Unread != nil: // which says more
 		return nil
 	case len(unreserved) > 0:
@@ -375,11 +401,11 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 		f = p.repair(f)
 	case slices.Contains(p.Named, name):
 		f.Text = fmt.Sprintf("it has no directory in %s; %s", p.Report.DataDir, there)
-	case slices.ContainsFunc(p.Confs, func(n cniconf.Network) bool { return n.Name == name && n.Ranges != nil }):
+	case p.ranges(name) != nil:
 		f.Word, f.Text = OK, "nothing was ever reserved in it"
-	case len(p.unnamed()) > 0:
+	case len(others) > 0:
 		f.Text = fmt.Sprintf("it has no directory in %s, while pods have addresses in a network that is not named: %s",
-			p.Report.DataDir, term.Few(p.unnamed(), 5))
+			p.Report.DataDir, term.Few(others, 5))
 		f.Do = "Is --network the name in the CNI configuration? If the network has just no pod here, --cni-conf says that it exists."
 	default:
 		f.Word, f.Text = Unknown, "nothing was ever reserved in it, and its range is not known"
@@ -389,8 +415,7 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 
 // unnamed returns the networks in which pods have addresses, if none of those to release in has a directory.
 func (p *Place) unnamed() (names []string) {
-	for i := range p.Report.Reservations {
-		e := &p.Report.Reservations[i]
+	for e := range entries(&p.Report) {
 		if e.Verdict == gc.InUse && len(p.Report.Missing) == len(p.Report.Networks) && !slices.Contains(names, e.Network) {
 			names = append(names, e.Network)
 		}
@@ -403,29 +428,16 @@ func (p *Place) unnamed() (names []string) {
 func (p *Place) unreserved(places []*Place) (all []string) {
 	reserved := make(map[netip.Addr]bool)
 	for _, other := range places {
-		for i := range other.Report.Reservations {
-			reserved[other.Report.Reservations[i].IP] = true
+		for e := range entries(&other.Report) {
+			reserved[e.IP] = true
 		}
 	}
-	var ours iprange.Set
-	for _, c := range p.Confs {
-		ours = append(ours, slices.Concat(c.Ranges...)...)
-	}
 	for _, u := range p.Report.Unreserved {
-		if !reserved[u.IP] && u.AtRisk(ours) {
+		if !reserved[u.IP] && u.AtRisk(p.ranges("")) {
 			all = append(all, u.IP.String()+": "+PodName(u.Pods[0]))
 		}
 	}
 	return all
-}
-
-func podNames(pods []*gc.Pod) string {
-	names := make([]string, len(pods))
-	for i, p := range pods {
-		names[i] = PodName(p)
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
 }
 
 // PodName names a pod for people, and says where its source found it.
@@ -442,11 +454,4 @@ func plural(n int, one, many string) string {
 		return "1 " + one
 	}
 	return fmt.Sprintf("%d %s", n, many)
-}
-
-func them(n int) string {
-	if n == 1 {
-		return "it"
-	}
-	return "them"
 }

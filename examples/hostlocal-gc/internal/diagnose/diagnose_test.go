@@ -51,8 +51,14 @@ func TestFindings(t *testing.T) {
 		{"the range was another one once", Place{Confs: small, Report: with(held(gc.ContainerLive), func(r *gc.Report) {
 			r.Reservations = append(r.Reservations, at("10.9.0.2", gc.Unowned))
 		})}, "LEAKED", "1 of 2 addresses reserved, and 1 outside of the range, 1 leaked"},
-		{"beside an IPv6 subnet the IPv4 range is full", Place{Report: held(gc.ContainerLive, gc.Unowned), Confs: both}, "FULL",
-			"2 of 2 addresses reserved, 1 leaked, 1 in use"},
+		{"beside an IPv6 subnet the IPv4 range is full, and only its addresses count", Place{Confs: both, Report: with(held(gc.ContainerLive, gc.Unowned),
+			func(r *gc.Report) {
+				r.Reservations = append(r.Reservations, at("fd00::2", gc.ContainerLive), at("fd00::3", gc.Unowned))
+			})},
+			"FULL", "2 of 2 addresses reserved, 1 leaked, 1 in use"},
+		{"all in use, and leaks of another range", Place{Confs: both, Report: with(held(gc.ContainerLive, gc.ContainerLive), func(r *gc.Report) {
+			r.Reservations = append(r.Reservations, at("fd00::3", gc.Unowned))
+		})}, "FULL LEAKED", "2 of 2 addresses reserved, all in use: the range is too small"},
 		{"full, and none is leaked or in use", Place{Report: held(gc.TooYoung, gc.ForeignOwner), Confs: small}, "FULL", "1 young, 1 of owners"},
 		{"leaks in a network that is not named", Place{Confs: small,
 			Report: with(held(gc.ContainerLive, gc.NetworkNotNamed), func(r *gc.Report) {
@@ -139,5 +145,13 @@ func TestFindings(t *testing.T) {
 	elsewhere := Place{Confs: small, Report: gc.Report{Reservations: held(gc.ContainerLive).Reservations}}
 	if got := Findings([]*Place{&free, &elsewhere}); len(got) != 1 || got[0].Word != OK {
 		t.Errorf("reserved in another data directory: %v", got)
+	}
+	free, elsewhere = Place{Command: "hostlocal-gc %s", Report: free.Report}, Place{Report: gc.Report{DataDir: "/run/antrea"}}
+	free.Report.Sources = []gc.SourceReport{{Name: "netns"}, {Name: "cnicache"}}
+	for n, want := range map[int]string{1: "hostlocal-gc repair", 2: ""} {
+		got := Findings([]*Place{&free, &elsewhere}[:n])
+		if len(got) != 1 || got[0].Run != want || strings.Contains(got[0].Do, "--data-dir") != (want == "") {
+			t.Errorf("not reserved, in %d data directories without ranges: %+v, want the command %q", n, got, want)
+		}
 	}
 }

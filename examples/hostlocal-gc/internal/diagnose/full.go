@@ -14,7 +14,7 @@ import (
 // full returns the finding about a network that has no address left. It says what frees the largest
 // part of the range set that is full. What starts or is young is no cause if more is in use.
 func (p *Place) full(c *tally) Finding {
-	f := Finding{Word: Full, Network: c.network, Text: c.used() + c.parts()}
+	f := Finding{Word: Full, Network: c.network, Text: c.used() + c.parts(c.tight)}
 	largest := leaked // they are freed at once, and pods start again
 	for k := leaked; k < inUse && c.tight[leaked] == 0; k++ {
 		passes := k == starting || k == young

@@ -15,16 +15,16 @@ import (
 func (p *Place) Look() {
 	for _, name := range append([]string{"."}, p.Report.Networks...) {
 		dir := filepath.Join(p.Report.DataDir, name)
-		if p.readOnly == "" && IsReadOnly(dir) {
+		readOnly, full := diskOf(dir)
+		if readOnly && p.readOnly == "" {
 			p.readOnly = dir
 		}
-		if p.fullDisk == "" && isFull(dir) {
+		if full && p.fullDisk == "" {
 			p.fullDisk = dir
 		}
 	}
 	p.zeroed = make(map[string]int)
-	for i := range p.Report.Reservations {
-		e := &p.Report.Reservations[i]
+	for e := range entries(&p.Report) {
 		if e.Verdict != gc.Malformed {
 			continue
 		}

@@ -8,16 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsReadOnly reports whether a directory is on a file system that is mounted read-only.
-func IsReadOnly(dir string) bool {
+// diskOf reports whether a directory's file system is mounted read-only, and whether it has no block or no inode left. Some
+// count no inodes.
+func diskOf(dir string) (readOnly, full bool) {
 	var s unix.Statfs_t
-	return unix.Statfs(dir, &s) == nil && s.Flags&unix.ST_RDONLY != 0
-}
-
-// isFull reports whether a file system has no block or no inode left. Some count no inodes.
-func isFull(dir string) bool {
-	var s unix.Statfs_t
-	return unix.Statfs(dir, &s) == nil && s.Flags&unix.ST_RDONLY == 0 && s.Blocks > 0 && (s.Bfree == 0 || s.Files > 0 && s.Ffree == 0)
+	if unix.Statfs(dir, &s) != nil {
+		return false, false
+	}
+	readOnly = s.Flags&unix.ST_RDONLY != 0
+	return readOnly, !readOnly && s.Blocks > 0 && (s.Bfree == 0 || s.Files > 0 && s.Ffree == 0)
 }
 
 // isNamespace reports whether a path leads to the namespace with an inode number.

@@ -4,8 +4,5 @@
 
 package diagnose
 
-// IsReadOnly returns false: it is not known on this platform.
-func IsReadOnly(string) bool { return false }
-
-func isFull(string) bool                  { return false }
+func diskOf(string) (readOnly, full bool) { return false, false } // not known on this platform
 func isNamespace(path, inode string) bool { return false }
