@@ -42,13 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(cnitest.Main(m, map[string]string{
 		"cniserver": ".", "bridge": cnitest.Plugins + "main/bridge", "ptp": cnitest.Plugins + "main/ptp",
 		"host-local": cnitest.Plugins + "ipam/host-local",
-	}, nil, func() error {
-		// A process of a container: without one this does not look like a node, and the record
-		// can't tell which network namespaces have ended. It ends with the tests.
-		container := exec.Command("sleep", "infinity")
-		container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-		return container.Start()
-	}))
+	}, nil))
 }
 
 // A node is a data directory, a server that may be killed, and libcni as a runtime.

@@ -15,11 +15,11 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -40,15 +40,11 @@ func TestMain(m *testing.M) {
 		"bridge":            cnitest.Plugins + "main/bridge",
 		"macvlan":           cnitest.Plugins + "main/macvlan",
 		"host-local":        cnitest.Plugins + "ipam/host-local",
-	}, []cnitest.Tool{cnitest.Multus, cnitest.Flannel}, startContainer))
-}
-
-// startContainer starts a process in a child PID namespace, which shows that this is a node (netns,
-// Options.Nested). It ends with the first process of the tests.
-func startContainer() error {
-	container := exec.Command("sleep", "infinity")
-	container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
-	return container.Start()
+	}, []cnitest.Tool{
+		cnitest.Multus,
+		// Flannel's plugin was part of the CNI plugins until this version.
+		{Package: cnitest.Plugins + "meta/flannel", Module: "github.com/containernetworking/plugins", Version: "v0.9.1"},
+	}))
 }
 
 // network is the tests' network, with 253 addresses for containers: the bridge has .1.
@@ -133,11 +129,12 @@ func (n *testNode) add(id, ipam string) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	ips, err := cnitest.IPs(result)
-	if err != nil || len(ips) != 1 {
+	current, err := types100.NewResultFromResult(result)
+	if err != nil || len(current.IPs) != 1 {
 		return netip.Addr{}, fmt.Errorf("result %v: %w", result, err)
 	}
-	return ips[0], nil
+	ip, _ := netip.AddrFromSlice(current.IPs[0].Address.IP)
+	return ip.Unmap(), nil
 }
 
 func (n *testNode) mustAdd(id string) netip.Addr {

@@ -4,7 +4,6 @@ package cnitest
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"net/netip"
@@ -15,8 +14,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/types"
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -122,21 +119,4 @@ func RemoveLinkAtEnd(t testing.TB, name string) {
 // lock.
 func Runtime(bin, cache string, stderr io.Writer) *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: stderr}})
-}
-
-// IPs returns the addresses of an ADD's result.
-func IPs(result types.Result) ([]netip.Addr, error) {
-	current, err := types100.NewResultFromResult(result)
-	if err != nil {
-		return nil, err
-	}
-	var ips []netip.Addr
-	for _, c := range current.IPs {
-		ip, ok := netip.AddrFromSlice(c.Address.IP)
-		if !ok {
-			return nil, fmt.Errorf("%v is no address", c.Address)
-		}
-		ips = append(ips, ip.Unmap())
-	}
-	return ips, nil
 }

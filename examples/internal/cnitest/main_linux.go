@@ -15,11 +15,8 @@ import (
 	"testing"
 )
 
-// Import paths of programs that tests build.
-const (
-	Plugins = "github.com/containernetworking/plugins/plugins/" // bridge is main/bridge of it
-	CNI     = "github.com/containernetworking/cni/"
-)
+// Plugins is the import path of the CNI plugins: bridge is main/bridge of it.
+const Plugins = "github.com/containernetworking/plugins/plugins/"
 
 // inside marks a process in namespaces of its own, and names the directory of the programs.
 const inside = "HOSTLOCAL_GC_CNITEST_BIN"
@@ -32,12 +29,8 @@ const programsIn = "HOSTLOCAL_GC_CNITEST_PROGRAMS"
 // of them, and others have conflicting requirements.
 type Tool struct{ Package, Module, Version string }
 
-// Tools that several packages need.
-var (
-	Multus = Tool{"gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus", "gopkg.in/k8snetworkplumbingwg/multus-cni.v4", "v4.2.4"}
-	// Flannel's plugin was part of the CNI plugins until this version.
-	Flannel = Tool{Plugins + "meta/flannel", "github.com/containernetworking/plugins", "v0.9.1"}
-)
+// Multus is a tool that several packages need.
+var Multus = Tool{"gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus", "gopkg.in/k8snetworkplumbingwg/multus-cni.v4", "v4.2.4"}
 
 // Install builds a tool into a directory, from a go.mod that it writes to a temporary directory. A tool
 // of that version which is there already stays.
@@ -69,34 +62,32 @@ func Bin() string { return os.Getenv(inside) }
 // Main runs the tests of a package in network, mount and PID namespaces of their own, with empty
 // /run and /var/lib. All processes and mounts of the tests end with these namespaces. Before that
 // it builds programs into the directory Bin: each under its name, from a package at the version of
-// go.mod, and the tools. Then prepare, if not nil, runs in
-// the namespaces.
+// go.mod, and the tools.
 //
 // The result is for os.Exit in TestMain. Without root no test runs, and in CI that is a failure.
-func Main(m *testing.M, programs map[string]string, tools []Tool, prepare func() error) int {
+func Main(m *testing.M, programs map[string]string, tools []Tool) (code int) {
 	if !flag.Parsed() {
 		flag.Parse()
 	}
-	run := outside
-	if Bin() != "" {
-		run = func(map[string]string, []Tool) (int, error) {
-			if err := errors.Join(mounts(), sysctls()); err != nil {
-				return 1, err
-			}
-			if prepare != nil {
-				if err := prepare(); err != nil {
-					return 1, err
-				}
-			}
-			return m.Run(), nil
-		}
+	var err error
+	if Bin() == "" {
+		code, err = outside(programs, tools)
+	} else if err = errors.Join(mounts(), sysctls(), startContainer()); err == nil {
+		code = m.Run()
 	}
-	code, err := run(programs, tools)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cnitest:", err)
 		return 1
 	}
 	return code
+}
+
+// startContainer starts a process in a child PID namespace, which shows that this is a node (netns,
+// Options.Nested): without one it can't be told which network namespaces have ended. It ends with the tests.
+func startContainer() error {
+	container := exec.Command("sleep", "infinity")
+	container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	return container.Start()
 }
 
 // outside builds the programs, and runs this program again in namespaces of its own.
