@@ -31,7 +31,7 @@ const (
 	Reboot       Cause = "reboot"        // it is from before the node's boot
 	NoDEL        Cause = "no-del"        // libcni's cache has its entry, and the namespace is gone
 	NoEntry      Cause = "no-entry"      // libcni's cache goes back further, and has no entry of it
-	OtherRuntime Cause = "other-runtime" // its ID is not of the runtime that is asked, or that the cache is of
+	OtherRuntime Cause = "other-runtime" // its ID is not of the runtime that is asked
 	UnknownCause Cause = "unknown"
 )
 
@@ -208,7 +208,6 @@ type owner struct{ network, containerID string }
 type sight struct {
 	entries         map[owner]bool
 	since           map[string]time.Time
-	forms           map[owner]bool  // the forms of the IDs of each network's entries, in place of IDs
 	living, damaged map[string]bool // by file: its namespace may live
 
 	booted  time.Time       // zero, which is before everything, if unknown
@@ -217,7 +216,7 @@ type sight struct {
 }
 
 func (s *sight) note(a *podsource.Answer) {
-	s.entries, s.forms, s.since = make(map[owner]bool), make(map[owner]bool), a.Cache.Since
+	s.entries, s.since = make(map[owner]bool), a.Cache.Since
 	s.living, s.damaged = make(map[string]bool), make(map[string]bool)
 	for i := range a.Pods {
 		file, damaged := strings.CutSuffix(filepath.Base(a.Pods[i].Origin), ", which is damaged")
@@ -225,7 +224,6 @@ func (s *sight) note(a *podsource.Answer) {
 	}
 	for _, at := range a.Cache.Entries {
 		s.entries[owner{at.Network, at.ContainerID}] = true
-		s.forms[owner{at.Network, form(at.ContainerID)}] = true
 	}
 }
 
@@ -254,21 +252,10 @@ func (s *sight) compare(r *gc.Report) {
 	maps.DeleteFunc(s.whole, func(network string, _ bool) bool { return partly[network] })
 }
 
-// form returns a word for how an ID is made: as a sandbox of Kubernetes, as nerdctl's NAMESPACE-ID, or otherwise.
-func form(id string) string {
-	switch {
-	case podsource.SandboxContainers.Has(id):
-		return "sandbox"
-	case podsource.SandboxContainers.Has(id[max(0, len(id)-64):]):
-		return "prefix"
-	}
-	return "other"
-}
-
 func (s *sight) cause(e *gc.Entry) Cause {
 	entry, file := s.entries[owner{e.Network, e.ContainerID}], e.Network+"-"+e.ContainerID+"-"+e.IfName
 	since, dated := s.since[e.Network]
-	dated = dated && s.whole[e.Network]
+	dated, sandbox := dated && s.whole[e.Network], podsource.SandboxContainers.Has(e.ContainerID)
 	switch {
 	case e.Owner == hostlocal.Empty, s.damaged[file]:
 		return Torn
@@ -281,11 +268,10 @@ func (s *sight) cause(e *gc.Entry) Cause {
 		return NoDEL
 	case entry:
 		return UnknownCause
-	case s.runtime && !podsource.SandboxContainers.Has(e.ContainerID),
-		dated && !s.forms[owner{e.Network, form(e.ContainerID)}]:
+	case s.runtime && !sandbox:
 		return OtherRuntime
-	case dated && e.ReservedAt.After(since):
+	case dated && sandbox && e.ReservedAt.After(since):
 		return NoEntry
 	}
-	return UnknownCause
+	return UnknownCause // also of what another runtime made, whose cache may be another one
 }

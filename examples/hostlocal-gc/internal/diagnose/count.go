@@ -51,10 +51,7 @@ type tally struct {
 	reserved, outside  int        // in all, and those in no known range
 	n, tight           [kinds]int // in all, and in the range set with the fewest addresses left
 	process            string     // whose namespace holds oneProcess
-	conflicts          []string   // with the pods
-	items              []string   // the foreign ones
-	namespaces         []string   // without a process, that have a name
-	sandboxes          []string   // that are not ready
+	items              [kinds][]string // what findings say of a kind: conflicts with the pods, owners, sandboxes, names of namespaces
 	runtimes, unspoken bool       // of the foreign ones: containers of other runtimes; a network of which nobody speaks
 	waits              gc.Reason
 	where              string  // " in DIR", unless that is where people look
@@ -127,35 +124,42 @@ func (p *Place) kindOf(e *gc.Entry) kind {
 
 // note keeps what the findings say beside the numbers.
 func (t *tally) note(e *gc.Entry, k kind) {
-	switch {
-	case k == inConflict && e.Verdict == gc.Conflict:
-		text := fmt.Sprintf("%s, of container %s: %s", e.IP, term.ID(e.ContainerID), e.Reason.Text())
-		if e.Pod != nil {
-			text += ": " + PodName(e.Pod)
+	item := ""
+	switch k {
+	case inConflict:
+		if e.Verdict == gc.Conflict {
+			item = fmt.Sprintf("%s, of container %s: %s", e.IP, term.ID(e.ContainerID), e.Reason.Text())
+			if e.Pod != nil {
+				item += ": " + PodName(e.Pod)
+			}
 		}
-		t.conflicts = append(t.conflicts, text)
-	case k == noProcess:
+	case noProcess:
 		named := namedSpace.FindStringSubmatch(e.Pod.From())
-		if named != nil && isNamespace("/run/netns/"+named[2], named[1]) && !slices.Contains(t.namespaces, named[2]) {
-			t.namespaces = append(t.namespaces, named[2])
+		if named != nil && isNamespace("/run/netns/"+named[2], named[1]) {
+			item = named[2]
 		}
-	case k == notReady && sandboxID.MatchString(e.ContainerID) && !slices.Contains(t.sandboxes, e.ContainerID):
-		t.sandboxes = append(t.sandboxes, e.ContainerID)
-	case k == foreign:
-		t.items = append(t.items, e.IP.String()+": "+e.ContainerID)
+	case notReady:
+		if podsource.SandboxContainers.Has(e.ContainerID) {
+			item = e.ContainerID
+		}
+	case foreign:
+		item = e.IP.String() + ": " + e.ContainerID
 		t.unspoken = t.unspoken || e.Reason != gc.ForeignOwner
 		n := len(e.ContainerID) - 64
 		t.runtimes = t.runtimes || n >= 0 && podsource.SandboxContainers.Has(e.ContainerID[n:])
-	case k == starting && t.waits != gc.StartingNoEnd:
-		t.waits = e.Reason
+	case starting:
+		if t.waits != gc.StartingNoEnd {
+			t.waits = e.Reason
+		}
+	}
+	if item != "" {
+		t.items[k] = append(t.items[k], item)
 	}
 }
 
 // namedSpace is where netns found a namespace that "ip netns delete" would remove. A tenant may have mounted
 // another one there, below a root of its own, or under a name with characters that a shell reads.
 var namedSpace = regexp.MustCompile(`network namespace (\d+), mounted at "(?:/var)?/run/netns/([a-zA-Z0-9][a-zA-Z0-9_.-]*)"`)
-
-var sandboxID = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // space names a network namespace by where a source found it, as in "netns: network namespace 4026531840, of process 7".
 func space(from string) string {

@@ -298,7 +298,7 @@ func (p *Place) network(name string, unreserved []string, places []*Place) (all 
 		f.Do, f.Run = p.release(name)
 		all = append(all, f)
 	case c.n[foreign] > 0 && c.askable(&p.Report):
-		all = append(all, Finding{Word: Unknown, Network: name, Text: c.used() + c.parts(c.n), Items: c.items, Do: c.ask(&p.Report)})
+		all = append(all, Finding{Word: Unknown, Network: name, Text: c.used() + c.parts(c.n), Items: c.items[foreign], Do: c.ask(&p.Report)})
 	case c.size == 0 && c.reserved == 0 && (p.Unread != nil || !p.asked(name)): // nothing to say, or what a release left
 	case c.size == 0:
 		all = append(all, p.noRange(c))
@@ -363,8 +363,8 @@ func (p *Place) noRange(c *tally) Finding {
 
 // undecided returns the findings about reservations that a person has to decide about.
 func (p *Place) undecided(c *tally) (all []Finding) {
-	if n := len(c.conflicts); n > 0 {
-		all = append(all, Finding{Word: Conflict, Network: c.network, Items: c.conflicts,
+	if n := len(c.items[inConflict]); n > 0 {
+		all = append(all, Finding{Word: Conflict, Network: c.network, Items: c.items[inConflict],
 			Text: plural(n, "reservation is", "reservations are") + " claimed by another pod than the owner, and kept",
 			Do:   "Delete the pod that is named, so that it is recreated with another address."})
 	}

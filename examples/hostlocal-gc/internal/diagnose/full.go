@@ -4,6 +4,7 @@ package diagnose
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,14 +33,13 @@ func (p *Place) full(c *tally) Finding {
 	case beforeBoot:
 		f.Do = p.afterBoot()
 	case notReady:
-		f.Items, f.Do = c.sandboxes, "The runtime keeps them until kubelet removes them."
-		f.Run = p.each("crictl rmp", c.network, f.Items)
+		f.Do = "The runtime keeps them until kubelet removes them."
+		p.each(&f, "crictl rmp", c.items[largest])
 	case noProcess:
-		f.Items, f.Do = c.namespaces, "No process is in them any more."
-		if f.Items == nil {
+		f.Do = "No process is in them any more."
+		if p.each(&f, "ip netns delete", c.items[largest]); f.Items == nil {
 			f.Do = "Something else keeps these namespaces: the items of -o json say where each is."
 		}
-		f.Run = p.each("ip netns delete", c.network, f.Items)
 	case oneProcess:
 		f.Do = "A process that configures addresses keeps them from others: find out what it does, or end it."
 	case starting:
@@ -77,19 +77,22 @@ func in(r *gc.Report) string {
 // afterBoot says when reservations from before the boot are freed, and by which sources perhaps at once.
 func (p *Place) afterBoot() string {
 	text := "The agent, or a second release, frees what leaked" + in(&p.Report) + " after the first pass saw it."
-	if asked(&p.Report, "netns") && asked(&p.Report, "cnicache") {
-		return text + " The CNI cache would free them now, but it proves nothing here: see its note."
+	if asked(&p.Report, "netns") && asked(&p.Report, "cnicache") { // whose note says why it proves nothing
+		return text
 	}
 	return text + " --source netns --source cnicache may free it at once."
 }
 
-// each returns a command that runs another one for each item of a finding FULL.
-func (p *Place) each(command, network string, items []string) string {
+// each adds items to a finding FULL, and a command that runs another one for each of them.
+func (p *Place) each(f *Finding, command string, items []string) {
+	slices.Sort(items)
+	f.Items = slices.Compact(items)
 	switch {
-	case len(items) == 0 || p.Again == "":
-		return ""
-	case len(items) <= 3:
-		return command + " " + strings.Join(items, " && "+command+" ")
+	case len(f.Items) == 0 || p.Again == "":
+	case len(f.Items) <= 3:
+		f.Run = command + " " + strings.Join(f.Items, " && "+command+" ")
+	default:
+		f.Run = fmt.Sprintf("%s --network %s -o json | jq -r '.findings[] | select(.word == \"FULL\") | .items[]?' | xargs -n1 %s",
+			p.Again, f.Network, command)
 	}
-	return fmt.Sprintf("%s --network %s -o json | jq -r '.findings[] | select(.word == \"FULL\") | .items[]?' | xargs -n1 %s", p.Again, network, command)
 }

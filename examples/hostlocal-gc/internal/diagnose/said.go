@@ -35,23 +35,23 @@ func LeftOut(note string) (text string, isSo bool) {
 func Sources(r *gc.Report) (lines []string) {
 	var said, absent []string
 	for _, s := range r.Sources {
-		text := fmt.Sprintf("%s (%s", s.Name, term.Count(s.Entries, "entry"))
 		note, left := LeftOut(s.Note)
+		text := term.Count(s.Entries, "entry")
 		if note != "" {
 			text += "; " + note
 		}
 		switch {
 		case left:
 			absent = append(absent, s.Name+" ("+note+")")
+			continue
 		case s.Error != "":
-			said = append(said, s.Name+" (no answer)")
+			text = "no answer"
 		case s.AsOf.After(r.Started.Add(time.Minute)):
-			said = append(said, text+", dated "+term.Age(s.AsOf, r.Started)+" in the future)")
+			text += ", dated " + term.Age(s.AsOf, r.Started) + " in the future"
 		case !s.AsOf.IsZero() && s.AsOf.Before(r.Started.Add(-time.Minute)):
-			said = append(said, text+", "+term.Age(r.Started, s.AsOf)+" old)")
-		default:
-			said = append(said, text+")")
+			text += ", " + term.Age(r.Started, s.AsOf) + " old"
 		}
+		said = append(said, s.Name+" ("+text+")")
 	}
 	text := "Sources: "
 	if r.Looks > 1 {
