@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
@@ -115,38 +113,31 @@ func (b *bed) reserve(dir string, n, ready int) {
 // and no process or, without a name, a process and no name.
 func (b *bed) space(name string, first, n int) {
 	b.t.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	home, err := netns.Get()
-	must(b.t, err)
-	defer func() { _, _ = netns.Set(home), home.Close() }()
-	var ns netns.NsHandle
-	if name != "" {
-		ns, err = netns.NewNamed(name)
-	} else {
-		ns, err = netns.New()
-	}
-	must(b.t, err)
-	defer func() { _ = ns.Close() }()
-	lo, err := netlink.LinkByName("lo")
-	must(b.t, err)
+	var addresses strings.Builder
 	for i := range n {
-		addr, err := netlink.ParseAddr(fmt.Sprintf("10.244.1.%d/32", first+i+2))
-		must(b.t, err)
-		must(b.t, netlink.AddrAdd(lo, addr))
+		fmt.Fprintf(&addresses, "addr add 10.244.1.%d/32 dev lo\n", first+i+2)
 	}
+	in := "--net=/run/netns/" + name
 	if name == "" {
-		b.process(0)
+		in = fmt.Sprintf("--net=/proc/%d/ns/net", b.process(syscall.CLONE_NEWNET))
+	} else if out, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {
+		b.t.Fatalf("%v: %s", err, out)
+	}
+	cmd := exec.Command("nsenter", in, "ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(addresses.String())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.t.Fatalf("%v: %v: %s", cmd, err, out)
 	}
 }
 
-// process starts a process in the namespaces of this thread, or in new ones, which ends with the test.
-func (b *bed) process(flags uintptr) {
+// process starts a process in new namespaces, which ends with the test.
+func (b *bed) process(flags uintptr) (pid int) {
 	b.t.Helper()
 	cmd := exec.Command("sleep", "infinity")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
 	must(b.t, cmd.Start())
 	b.t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+	return cmd.Process.Pid
 }
 
 // kernel lets check ask the kernel, too, on a node that is itself a container.

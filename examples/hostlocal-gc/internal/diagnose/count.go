@@ -48,11 +48,11 @@ const many = 16
 // A tally counts the reservations of a network.
 type tally struct {
 	network            string
-	reserved, outside  int        // in all, and those in no known range
-	n, tight           [kinds]int // in all, and in the range set with the fewest addresses left
-	process            string     // whose namespace holds oneProcess
+	reserved, outside  int             // in all, and those in no known range
+	n, tight           [kinds]int      // in all, and in the range set with the fewest addresses left
+	process            string          // whose namespace holds oneProcess
 	items              [kinds][]string // what findings say of a kind: conflicts with the pods, owners, sandboxes, names of namespaces
-	runtimes, unspoken bool       // of the foreign ones: containers of other runtimes; a network of which nobody speaks
+	runtimes, unspoken bool            // of the foreign ones: containers of other runtimes; a network of which nobody speaks
 	waits              gc.Reason
 	where              string  // " in DIR", unless that is where people look
 	size, left         float64 // of that range set; size is 0 if unknown
