@@ -382,15 +382,23 @@ func (p *Place) undecided(c *tally) (all []Finding) {
 // missing returns the finding about a network without a directory. The first ADD creates the
 // directory, so this is fine unless something contradicts it.
 func (p *Place) missing(name string, unreserved []string) []Finding {
-	there, path := "it holds no network", filepath.Join(p.Report.DataDir, name)
-	if len(p.Dirs) > 0 {
-		there = "it holds " + term.Few(p.Dirs, 5)
+	var inUse []string // networks
+	for e := range entries(&p.Report) {
+		if e.Verdict == gc.InUse && !slices.Contains(inUse, e.Network) {
+			inUse = append(inUse, e.Network)
+		}
 	}
+	there := "it holds no network"
+	if names := slices.Concat(p.Dirs, inUse); names != nil {
+		slices.Sort(names)
+		there = "it holds " + term.Few(slices.Compact(names), 5)
+	}
+	path := filepath.Join(p.Report.DataDir, name)
 	if p.Report.DataDirMissing {
 		path = p.Report.DataDir
 	}
 	f := Finding{Word: Missing, Network: name}
-	switch others := p.unnamed(); {
+	switch {
 	case p.Unread != nil: // which says more
 		return nil
 	case len(unreserved) > 0:
@@ -399,28 +407,15 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 		f.Items = unreserved
 		f.Do = "Are --network and --data-dir right, and is the directory mounted? If it was removed, hostlocal-gc repair reserves them again."
 		f = p.repair(f)
-	case slices.Contains(p.Named, name):
-		f.Text = fmt.Sprintf("it has no directory in %s; %s", p.Report.DataDir, there)
 	case p.ranges(name) != nil:
 		f.Word, f.Text = OK, "nothing was ever reserved in it"
-	case len(others) > 0:
-		f.Text = fmt.Sprintf("it has no directory in %s, while pods have addresses in a network that is not named: %s",
-			p.Report.DataDir, term.Few(others, 5))
-		f.Do = "Is --network the name in the CNI configuration? If the network has just no pod here, --cni-conf says that it exists."
+	case slices.Contains(p.Named, name), inUse != nil && len(p.Report.Missing) == len(p.Report.Networks):
+		f.Text = fmt.Sprintf("it has no directory in %s; %s", p.Report.DataDir, there)
+		f.Do = "Is --network the name in the CNI configuration? If it just has no pod here, its range says so: --range, or the agent's --cni-conf."
 	default:
 		f.Word, f.Text = Unknown, "nothing was ever reserved in it, and its range is not known"
 	}
 	return []Finding{f}
-}
-
-// unnamed returns the networks in which pods have addresses, if none of those to release in has a directory.
-func (p *Place) unnamed() (names []string) {
-	for e := range entries(&p.Report) {
-		if e.Verdict == gc.InUse && len(p.Report.Missing) == len(p.Report.Networks) && !slices.Contains(names, e.Network) {
-			names = append(names, e.Network)
-		}
-	}
-	return names
 }
 
 // unreserved returns the addresses of live pods that no file reserves and that host-local may hand

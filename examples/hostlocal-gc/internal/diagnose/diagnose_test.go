@@ -66,7 +66,7 @@ func TestFindings(t *testing.T) {
 		{"the same, and its range is not known", Place{Report: gone}, "UNKNOWN", "its range is not known"},
 		{"no network that is named has a directory, and pods have addresses in another one", Place{Report: with(held(gc.ContainerLive), func(r *gc.Report) {
 			r.Networks, r.Missing = []string{"podnett"}, []string{"podnett"}
-		})}, "MISSING", "while pods have addresses in a network that is not named: podnet"},
+		})}, "MISSING", "podnett: it has no directory in /var/lib/cni/networks; it holds podnet"},
 		{"the same, but a configuration has it", Place{Confs: small, Report: with(held(gc.ContainerLive), func(r *gc.Report) {
 			r.Reservations[0].Reservation = &hostlocal.Reservation{Network: "other", IP: ip("10.2.0.2")}
 			r.Missing = podnet
