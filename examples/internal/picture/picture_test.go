@@ -62,8 +62,15 @@ func sketch(p Picture) string {
 }
 
 func TestOf(t *testing.T) {
-	another := held(gc.TwoPods, "10.0.0.8")
+	another := held(gc.TwoPods, "10.0.0.16")
 	another[0].Network = "another"
+	var each []gc.Entry
+	for i, why := range []gc.Reason{
+		gc.ContainerLive, gc.TooYoung, gc.PodStarting, gc.ForeignOwner, gc.NoSourceForNetwork, gc.FileChanged, gc.Unowned, gc.NetworkNotNamed,
+		gc.ReleasedLeak, gc.FileGone, gc.TwoPods, gc.OwnerMalformed, gc.ReleaseFailed, gc.SourceFailed,
+	} {
+		each = append(each, held(why, fmt.Sprintf("10.0.0.%d", i+1))...)
+	}
 	c16 := between("10.0.0.1", "10.0.255.254", "")
 	var full []string
 	for ip := c16[0].First; c16[0].Contains(ip); ip = ip.Next() {
@@ -74,14 +81,10 @@ func TestOf(t *testing.T) {
 		p      Picture
 		want   string
 	}{
-		{"all states; what was released, or is another network's, is free", of(between("10.0.0.0", "10.0.0.20", "10.0.0.0"), another,
-			held(gc.ContainerLive, "10.0.0.1"), held(gc.TooYoung, "10.0.0.2"), held(gc.PodStarting, "10.0.0.3"), held(gc.ForeignOwner, "10.0.0.4"),
-			held(gc.NoSourceForNetwork, "10.0.0.5"), held(gc.FileChanged, "10.0.0.6"), held(gc.Unowned, "10.0.0.7"), held(gc.NetworkNotNamed, "10.0.0.9"),
-			held(gc.ReleasedLeak, "10.0.0.10"), held(gc.FileGone, "10.0.0.11"), held(gc.TwoPods, "10.0.0.12"), held(gc.OwnerMalformed, "10.0.0.13"),
-			held(gc.ReleaseFailed, "10.0.0.14"), held(gc.SourceFailed, "10.0.0.15")),
-			"10.0.0.0 g#ooffox\n10.0.0.8 .x..!!!?\n10.0.0.16 .....\n12 of 20 used: 1 in use, 1 reserved, not judged, 3 young or starting, " +
+		{"all states; what was released, or is another network's, is free", of(between("10.0.0.0", "10.0.0.20", "10.0.0.0"), another, each),
+			"10.0.0.0 g#ooffox\n10.0.0.8 x..!!!?.\n10.0.0.16 .....\n12 of 20 used: 1 in use, 1 reserved, not judged, 3 young or starting, " +
 				"2 foreign, 2 leaked, 3 conflict, malformed or failed"},
-		{"a gateway that was handed out all the same is shown as that", of(between("10.0.0.1", "10.0.0.6", "10.0.0.1"), held(gc.Unowned, "10.0.0.1")),
+		{"a gateway that was handed out all the same", of(between("10.0.0.1", "10.0.0.6", "10.0.0.1"), held(gc.Unowned, "10.0.0.1")),
 			"10.0.0.0 x.....\n1 of 5 used: 1 leaked"},
 		{"a gateway outside of the range takes no cell", of(between("10.0.0.8", "10.0.0.11", "10.0.0.1")), "10.0.0.8 ....\n0 of 4 used"},
 		{"without a range, from the lowest to the highest reservation, by family",
@@ -96,7 +99,8 @@ func TestOf(t *testing.T) {
 		{"reservations outside of all ranges are listed", of(append(between("10.0.0.1", "10.0.0.2", ""), between("10.0.0.8", "10.0.0.9", "")...),
 			held(gc.ContainerLive, "fd00::1", "10.0.0.5", "10.0.0.9")),
 			"10.0.0.0 ..\n0 of 2 used\n10.0.0.8 .#\n1 of 2 used: 1 in use\n2 reservations outside of the range: 10.0.0.5, fd00::1"},
-		{"one address in two files: what is worse", of(between("10.0.0.0", "10.0.0.1", ""), held(gc.Unowned, "10.0.0.1"), held(gc.ContainerLive, "10.0.0.1")),
+		{"one address in two files: what is worse",
+			of(between("10.0.0.0", "10.0.0.1", ""), held(gc.Unowned, "10.0.0.1"), held(gc.ContainerLive, "10.0.0.1")),
 			"10.0.0.0 .x\n1 of 2 used: 1 leaked"},
 	} {
 		if diff := cmp.Diff(row.want, sketch(row.p)); diff != "" {
@@ -117,8 +121,8 @@ func example() []Picture {
 	empty := of(nil)
 	empty.title = "empty"
 	return []Picture{
-		of(between("10.0.0.1", "10.0.0.46", "10.0.0.1"), held(gc.ContainerLive, "10.0.0.2", "10.0.0.34"), held(gc.Unowned, "10.0.0.3", "10.0.7.1"),
-			held(gc.TooYoung, "10.0.0.35"), held(gc.TwoPods, "10.0.0.46")),
+		of(between("10.0.0.1", "10.0.0.46", "10.0.0.1"), held(gc.ContainerLive, "10.0.0.2", "10.0.0.34"),
+			held(gc.Unowned, "10.0.0.3", "10.0.7.1"), held(gc.TooYoung, "10.0.0.35"), held(gc.TwoPods, "10.0.0.46")),
 		of(nil, held(gc.ContainerLive, "fd00::2", "fd00::ffff:4")),
 		empty,
 	}

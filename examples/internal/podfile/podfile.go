@@ -23,7 +23,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// A pod is an entry of a list. A field that is null or empty differs from none only as convert says.
+// A pod is an entry of a list. A field that is null or empty is unknown.
 type pod struct {
 	Namespace    string       `json:"namespace"`
 	Name         string       `json:"name"`
@@ -35,14 +35,15 @@ type pod struct {
 	Finished     bool         `json:"finished"`
 	HostNetwork  bool         `json:"hostNetwork"`
 	MoreIPs      bool         `json:"moreIPs"`
-	Network      *string      `json:"network"`
+	Network      string       `json:"network"`
 }
 
 // convert returns a pod, whose elements are all known.
 func (p *pod) convert() (podsource.Pod, error) {
 	out := podsource.Pod{
 		NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, UID: p.UID, ContainerIDs: p.ContainerIDs,
-		StartedAt: p.StartedAt, FinishedAt: p.FinishedAt, Finished: p.Finished, HostNetwork: p.HostNetwork, MoreIPs: p.MoreIPs,
+		StartedAt: p.StartedAt, FinishedAt: p.FinishedAt, Finished: p.Finished,
+		HostNetwork: p.HostNetwork, MoreIPs: p.MoreIPs, Network: p.Network,
 	}
 	if slices.Contains(p.ContainerIDs, "") {
 		return out, errors.New(`"containerIDs" has an element that is null or empty`)
@@ -53,10 +54,8 @@ func (p *pod) convert() (podsource.Pod, error) {
 		}
 		out.IPs = append(out.IPs, ip.Unmap())
 	}
-	if p.Network != nil { // with an invalid name the addresses would be claimed in no network
-		if out.Network = *p.Network; !hostlocal.ValidName(out.Network) {
-			return out, fmt.Errorf("%q is not the name of a network", out.Network)
-		}
+	if p.Network != "" && !hostlocal.ValidName(p.Network) { // the addresses would be claimed in no network
+		return out, fmt.Errorf("%q is not the name of a network", p.Network)
 	}
 	return out, nil
 }

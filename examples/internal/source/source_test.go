@@ -32,7 +32,8 @@ func TestParse(t *testing.T) {
 	}{
 		{"the usual node", "", Env{}, unasked, ""},
 		{"all kinds, and several of those that a node may have several of",
-			"file:a file:b kubelet kube:n cri cri:/run/crio/crio.sock netns:nested cnicache cnicache:/var/lib/cni/multus/results", Env{}, unasked, ""},
+			"file:a file:b kubelet kube:n cri cri:/run/crio/crio.sock netns:nested cnicache cnicache:/var/lib/cni/multus/results",
+			Env{}, unasked, ""},
 		{"an unknown kind", "docker", Env{}, 0, `pod source "docker": there is no kind "docker"; the kinds are file:PATH, kubelet[:SOCKET]`},
 		{"stdin can be read once only", "file:- file:-", Env{Stdin: strings.NewReader("")}, 0, `pod source "file:-": it was given twice`},
 		{"two nodes", "kube:a kube:b", Env{}, 0, "there is one kube on a node"},
@@ -51,7 +52,8 @@ func TestParse(t *testing.T) {
 		{"all runtimes must answer", "cri:/no/such/first cri:/no/such/second", Env{}, 0, "/no/such/first"},
 		{"kubelet is where it was said to be", "kubelet:/no/such/socket", Env{}, 0, "/no/such/socket"},
 		{"the kubeconfig is the one that was named", "kube:n", Env{Kubeconfig: "/no/such/config"}, 0, "/no/such/config"},
-		{"and where kubelet has no API, it is used, too", "kubelet:/no/such/socket kube", Env{Kubeconfig: "/no/such/config"}, 0, "/no/such/config"},
+		{"and where kubelet has no API, it is used, too", "kubelet:/no/such/socket kube", Env{Kubeconfig: "/no/such/config"}, 0,
+			"/no/such/config"},
 	} {
 		s, err := Parse(strings.Fields(row.specs), row.env)
 		var a podsource.Answer

@@ -411,7 +411,8 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 		f.Word, f.Text = OK, "nothing was ever reserved in it"
 	case slices.Contains(p.Named, name), inUse != nil && len(p.Report.Missing) == len(p.Report.Networks):
 		f.Text = fmt.Sprintf("it has no directory in %s; %s", p.Report.DataDir, there)
-		f.Do = "Is --network the name in the CNI configuration? If it just has no pod here, its range says so: --range, or the agent's --cni-conf."
+		f.Do = "Is --network the name in the CNI configuration? If it just has no pod here, its range says so: " +
+			"--range, or the agent's --cni-conf."
 	default:
 		f.Word, f.Text = Unknown, "nothing was ever reserved in it, and its range is not known"
 	}

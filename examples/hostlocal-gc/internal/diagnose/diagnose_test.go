@@ -45,11 +45,10 @@ func TestFindings(t *testing.T) {
 	}{
 		{"nobody counts the addresses of an IPv6 subnet", Place{Report: held(gc.ContainerLive), Confs: large}, "OK",
 			"of more addresses than a node can use, all in use"},
-		{"beside an IPv6 subnet the IPv4 range is full, and only its addresses count", Place{Confs: both, Report: with(held(gc.ContainerLive, gc.Unowned),
-			func(r *gc.Report) {
+		{"beside an IPv6 subnet the IPv4 range is full, and only its addresses count",
+			Place{Confs: both, Report: with(held(gc.ContainerLive, gc.Unowned), func(r *gc.Report) {
 				r.Reservations = append(r.Reservations, at("fd00::2", gc.ContainerLive), at("fd00::3", gc.Unowned))
-			})},
-			"FULL", "2 of 2 addresses reserved, 1 leaked, 1 in use"},
+			})}, "FULL", "2 of 2 addresses reserved, 1 leaked, 1 in use"},
 		{"all in use, and leaks of another range", Place{Confs: both, Report: with(held(gc.ContainerLive, gc.ContainerLive), func(r *gc.Report) {
 			r.Reservations = append(r.Reservations, at("fd00::3", gc.Unowned))
 		})}, "FULL LEAKED", "2 of 2 addresses reserved, all in use: the range is too small"},
