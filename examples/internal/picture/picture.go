@@ -56,23 +56,21 @@ var styles = [states]struct {
 	conflict: {"conflict, malformed or failed", "!", "conflict", "7;31", "#cf222e", "#ffffff"},
 }
 
+// verdicts have these states. Any other verdict needs a person.
+var verdicts = map[gc.Verdict]state{
+	gc.InUse: inUse, gc.Foreign: foreign, gc.Leaked: leaked, gc.Released: free, gc.Gone: free,
+	gc.Young: young, gc.Starting: young, gc.Changed: young, // a changed file is a new ADD's
+}
+
 func stateOf(e *gc.Entry) state {
-	if e.Reason == gc.SourceFailed {
+	s, is := verdicts[e.Verdict]
+	switch {
+	case e.Reason == gc.SourceFailed:
 		return unjudged
+	case !is:
+		return conflict
 	}
-	switch e.Verdict {
-	case gc.InUse:
-		return inUse
-	case gc.Young, gc.Starting, gc.Changed: // a changed file is a new ADD's
-		return young
-	case gc.Foreign:
-		return foreign
-	case gc.Leaked:
-		return leaked
-	case gc.Released, gc.Gone:
-		return free
-	}
-	return conflict
+	return s
 }
 
 // A Picture is a network's address space.
