@@ -129,30 +129,17 @@ func outside(programs map[string]string, tools []Tool) (code int, err error) {
 	return 0, err
 }
 
-// build builds all programs with one command, and each tool with another. Without debug information
-// linking is faster.
+// build builds the programs and the tools. Without debug information linking is faster.
 func build(dir string, programs map[string]string, tools []Tool) error {
 	overlay, err := OldNode(dir)
 	if err != nil {
 		return err
 	}
-	args := []string{"build", overlay, "-ldflags=-w", "-o", dir + "/"}
-	for _, pkg := range programs {
-		args = append(args, pkg)
-	}
-	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%v: %w\n%s", cmd, err, out)
-	}
-	wd, err := os.Getwd()
-	if err != nil {
-		return err
-	}
 	for name, pkg := range programs {
-		built := path.Base(path.Join(filepath.ToSlash(wd), pkg)) // "." is named after its directory
-		if err := os.Rename(filepath.Join(dir, built), filepath.Join(dir, name)); err != nil {
-			return err
+		cmd := exec.Command("go", "build", overlay, "-ldflags=-w", "-o", filepath.Join(dir, name), pkg)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%v: %w\n%s", cmd, err, out)
 		}
 	}
 	for _, tool := range tools {

@@ -119,10 +119,8 @@ type Cell struct {
 }
 
 const (
-	gap = "  " // between columns
-
-	// leastWrap is the smallest width of the last column. On narrower screens the terminal breaks the lines.
-	leastWrap = 12
+	gap       = "  " // between columns
+	leastWrap = 12   // of the last column; on narrower screens the terminal breaks the lines
 )
 
 // Table formats rows under their columns. A row may have fewer cells than columns. The last column
@@ -145,9 +143,9 @@ func (s Screen) Table(head []Column, rows [][]Cell) string {
 			before += widths[i] + len(gap)
 		}
 	}
-	last := Screen{Width: s.Width - before}
-	if last.Width < leastWrap {
-		last.Width = 0
+	last := Screen{}
+	if s.Width > 0 {
+		last.Width = max(leastWrap, s.Width-before)
 	}
 	var out strings.Builder
 	for _, line := range lines {

@@ -46,13 +46,6 @@ fd00:10:244:1::2   20s  young     younger than the
 10.0.0.4            9h
 10.0.0.5                conflict  two?[2J?lines
 `},
-		{"a screen too narrow to wrap in is left to break lines itself", 45, `
-ADDRESS            AGE  VERDICT   REASON
-10.0.0.2          3d4h  in-use    a live pod has its address
-fd00:10:244:1::2   20s  young     younger than the minimum age
-10.0.0.4            9h
-10.0.0.5                conflict  two?[2J?lines
-`},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			plain := Screen{Width: row.width}.Table(head, rows)
