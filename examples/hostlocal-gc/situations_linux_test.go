@@ -299,10 +299,8 @@ func TestSituations(t *testing.T) {
 			}
 		}, well, 3, "CONFLICT: podnet: 12 files name no owner, and are kept: 12 of NUL bytes, as a power loss leaves them",
 			[]string{"hostlocal-gc remove-malformed --network podnet"}},
-		{"the data directory is mounted read-only, with leaks", func(b *bed) {
-			leaky(b)
-			readOnly(t, dir)
-		}, well, 3, "READ-ONLY: /var/lib/cni/networks is mounted read-only, so nothing can be released: 239 leaked", []string{"\nFULL: podnet"}},
+		{"the data directory is mounted read-only, with leaks", func(b *bed) { leaky(b); readOnly(t, dir) }, well, 3,
+			"READ-ONLY: /var/lib/cni/networks is mounted read-only, so nothing can be released: 239 leaked", []string{"\nFULL: podnet"}},
 		{"the same, and all are in use", func(b *bed) { b.podnet(); b.reserve(dir+"podnet", 253, 253); readOnly(t, dir) }, well, 3,
 			"FULL: podnet: 253 of 253", []string{"\nREAD-ONLY: "}},
 		{"a full disk", func(b *bed) {

@@ -127,12 +127,12 @@ func (p *Place) command(name, network string) string {
 	return run
 }
 
-// release says what releases a network's leaks, in text or as a command.
-func (p *Place) release(network string) (do, run string) {
-	if p.DryRun {
-		return "Remove --dry-run.", ""
+// release adds what releases a network's leaks to a finding, in text or as a command.
+func (p *Place) release(f Finding) Finding {
+	if f.Run = p.command("release", f.Network); p.DryRun {
+		f.Run, f.Do = "", "Remove --dry-run."
 	}
-	return "", p.command("release", network)
+	return f
 }
 
 // repair adds the command that reserves addresses again to a finding, or what that needs.
@@ -289,14 +289,11 @@ func (p *Place) network(name string, unreserved []string, places []*Place) (all 
 	case full:
 		all = append(all, p.full(c))
 		if others := c.n[leaked] - c.tight[leaked]; others > 0 && c.tight[leaked] == 0 {
-			f := Finding{Word: Leaked, Network: name, Text: fmt.Sprintf("%d leaked outside of the ranges that are full", others)}
-			f.Do, f.Run = p.release(name)
-			all = append(all, f)
+			all = append(all, p.release(Finding{Word: Leaked, Network: name,
+				Text: fmt.Sprintf("%d leaked outside of the ranges that are full", others)}))
 		}
 	case c.n[leaked] > 0:
-		f := Finding{Word: Leaked, Network: name, Text: c.used() + c.parts(c.n)}
-		f.Do, f.Run = p.release(name)
-		all = append(all, f)
+		all = append(all, p.release(Finding{Word: Leaked, Network: name, Text: c.used() + c.parts(c.n)}))
 	case c.n[foreign] > 0 && c.askable(&p.Report):
 		all = append(all, Finding{Word: Unknown, Network: name, Text: c.used() + c.parts(c.n), Items: c.items[foreign], Do: c.ask(&p.Report)})
 	case c.size == 0 && c.reserved == 0 && (p.Unread != nil || !p.asked(name)): // nothing to say, or what a release left

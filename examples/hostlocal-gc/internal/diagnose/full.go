@@ -29,7 +29,7 @@ func (p *Place) full(c *tally) Finding {
 	}
 	switch largest {
 	case leaked:
-		f.Do, f.Run = p.release(c.network)
+		f = p.release(f)
 	case beforeBoot:
 		f.Do = p.afterBoot()
 	case notReady:
