@@ -29,10 +29,7 @@ func Reserve(t testing.TB, dataDir, network, ip, containerID string, age time.Du
 // Write writes a file of the given age, and creates its directory.
 func Write(t testing.TB, path, content string, age time.Duration) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if age != 0 { // otherwise the file keeps the kernel's timestamp
