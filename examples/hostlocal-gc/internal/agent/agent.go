@@ -15,16 +15,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/metrics"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -61,47 +60,46 @@ type Options struct {
 // An Agent makes passes and serves their reports.
 type Agent struct {
 	opts       Options
-	statuses   *statusStore
-	logged     []string // the findings that were logged last; used by passes only
 	reconciler *gc.Reconciler
 	inquiry    *diagnose.Inquiry
-	registry   *prometheus.Registry
+	look       func(*diagnose.Place) // (*diagnose.Place).Look, which reads the disk
+	looking    atomic.Bool           // a look has not ended
+	started    time.Time
+	last       atomic.Pointer[status] // replaced by passes only, one at a time
+	hookOver   atomic.Bool            // the hook at the start has ended, well or not; never reset
+	logged     []string               // the findings that were logged last; used by passes only
+
+	registry *prometheus.Registry
+	passes   *metrics.Collector
+	findings *prometheus.GaugeVec
+	leaks    *prometheus.CounterVec
 }
 
 // New touches neither disk nor network. Its errors concern the options.
 func New(opts Options) (*Agent, error) {
-	a := &Agent{opts: opts, registry: prometheus.NewRegistry()}
-	a.statuses = newStatusStore(&a.opts)
-	a.inquiry = diagnose.NewInquiry(opts.SourceNames)
-	collector := metrics.New()
-	a.registry.MustRegister(collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	a.registry.MustRegister(aboutItself(&opts)...)
-	found, leaks := newFindings(), newLeaks()
-	a.registry.MustRegister(found, leaks)
+	a := withoutPasses(opts)
 	opts.Passes.OnReport = func(report gc.Report, err error) {
-		confs, notes := readConfs(opts.CNIConf)
-		ranges := make(map[string][]iprange.Set)
-		for _, n := range confs {
-			ranges[n.Name] = append(ranges[n.Name], n.Ranges...)
-		}
-		collector.SetRanges(ranges)
-		collector.OnReport(report, err)
-		found.Reset()
+		causes := a.last.Load().causes
 		if hasJudged(&report, err) {
-			a.explain(&report, leaks)
+			causes = a.explain(&report, causes)
 		}
-		a.statuses.note(report, err, confs, notes)
-		for _, f := range a.noteNode(time.Now()) {
-			found.WithLabelValues(f.Word, f.Network).Add(float64(max(1, len(f.Items))))
-		}
+		a.note(report, err, causes)
 		a.log(&report)
-		if report.Looks == 0 && !a.statuses.get().ready { // a hook that finds nothing reserved asks no source
+		if report.Looks == 0 && !a.last.Load().ready { // a hook that finds nothing reserved asks no source
 			a.reconciler.Trigger()
 		}
 	}
 	var err error
 	a.reconciler, err = gc.New(hostlocal.New(opts.DataDir), opts.Networks, opts.Source, opts.Passes)
 	return a, err
+}
+
+// withoutPasses returns an agent without a reconciler.
+func withoutPasses(opts Options) *Agent {
+	a := &Agent{opts: opts, inquiry: diagnose.NewInquiry(opts.SourceNames), look: (*diagnose.Place).Look, started: time.Now()}
+	a.last.Store(&status{ended: a.started})
+	a.register()
+	return a
 }
 
 // Run works until ctx ends, and then returns nil within a second, also in the middle of a pass. It
@@ -137,6 +135,25 @@ func (a *Agent) Run(ctx context.Context, hangup <-chan os.Signal) error {
 	return nil
 }
 
+// work makes passes until ctx ends.
+func (a *Agent) work(ctx context.Context) {
+	o := &a.opts
+	o.Passes.Logger.Info("Releasing what leaked", "version", o.Version, "sources", o.SourceNames, "networks", o.Networks,
+		"dataDir", o.DataDir, "dryRun", o.Passes.DryRun)
+	// The hook ends with the first pass that was not refused, or at this time.
+	hook := time.AfterFunc(cmp.Or(o.Passes.StartupTimeout, gc.DefaultStartupTimeout), a.hookEnded)
+	defer hook.Stop()
+	_ = a.reconciler.Start(ctx) // always nil
+}
+
+// hookEnded ends the hook. It logs if no pass has ended yet: a pass that hangs logs nothing.
+func (a *Agent) hookEnded() {
+	a.hookOver.Store(true)
+	if s := a.last.Load(); s.passes == 0 {
+		a.logFindings(lines(a.ofAgent(s, time.Now())))
+	}
+}
+
 // log adds to the library's line for each pass what a dry run would have released, and the findings
 // when they change. It waits for the end of the hook: when a node starts, sources become available
 // one after the other.
@@ -153,41 +170,26 @@ func (a *Agent) log(report *gc.Report) {
 		}
 		a.opts.Passes.Logger.Info("Would have released, but this is a dry run", "count", n, "IPs", leaked)
 	}
-	if !a.statuses.get().hookOver {
+	if !a.hookOver.Load() {
 		return
 	}
-	found := lines(a.statuses.get().found)
+	found := lines(a.last.Load().found)
 	if len(found) > 0 && !slices.Equal(found, a.logged) {
-		a.opts.Passes.Logger.Info("A person should look at this node", "findings", strings.Join(found, "; "))
+		a.logFindings(found)
 	}
 	a.logged = found
 }
 
-// work makes passes until ctx ends.
-func (a *Agent) work(ctx context.Context) {
-	o := &a.opts
-	o.Passes.Logger.Info("Releasing what leaked", "version", o.Version, "sources", o.SourceNames, "networks", o.Networks,
-		"dataDir", o.DataDir, "minAge", minimumAge(&o.Passes).String(), "dryRun", o.Passes.DryRun)
-	// The hook ends with the first pass that was not refused, which the store sees, or at this
-	// time.
-	hook := time.AfterFunc(cmp.Or(o.Passes.StartupTimeout, gc.DefaultStartupTimeout), a.hookEnded)
-	defer hook.Stop()
-	_ = a.reconciler.Start(ctx) // always nil
+func (a *Agent) logFindings(lines []string) {
+	a.opts.Passes.Logger.Info("A person should look at this node", "findings", strings.Join(lines, "; "))
 }
 
-// hookEnded ends the hook. It logs if no pass has ended yet: a pass that hangs logs nothing.
-func (a *Agent) hookEnded() {
-	a.statuses.hookEnded()
-	last := a.statuses.get()
-	if late := lines(a.overdue(&last, time.Now())); late != nil {
-		a.opts.Passes.Logger.Info("A person should look at this node", "findings", strings.Join(late, "; "))
+// lines returns the findings in a line each, without pods.
+func lines(findings []diagnose.Finding) (all []string) {
+	for _, f := range findings {
+		all = append(all, f.Line())
 	}
-}
-
-// minimumAge returns the minimum age of the passes.
-func minimumAge(o *gc.Options) time.Duration {
-	const margin = gc.DefaultMinAge - 2*gc.DefaultRuntimeRequestTimeout
-	return cmp.Or(o.MinAge, 2*cmp.Or(o.RuntimeRequestTimeout, gc.DefaultRuntimeRequestTimeout)+margin)
+	return all
 }
 
 // end waits for the goroutines, up to endTime: a disk that hangs keeps a pass from ending.
@@ -197,12 +199,10 @@ func (a *Agent) end(working *sync.WaitGroup) {
 		defer close(done)
 		working.Wait()
 	}()
-	t := time.NewTimer(endTime)
-	defer t.Stop()
 	select {
 	case <-done:
 		a.opts.Passes.Logger.Info("Ended")
-	case <-t.C:
+	case <-time.After(endTime):
 		a.opts.Passes.Logger.Info("Ended in the middle of a pass that hangs")
 	}
 }

@@ -4,8 +4,9 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
-	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"path/filepath"
@@ -28,21 +29,27 @@ const escaped = `&lt;script&gt;alert(&#34;1&amp;2&#34;)&lt;/script&gt;`
 
 // What a pass does on a node with names that the page must escape, and what all endpoints say of it.
 func TestAgent(t *testing.T) {
-	dir := t.TempDir()
+	dir, conf := t.TempDir(), filepath.Join(t.TempDir(), "podnet.conf")
+	verdicts := make(map[string]string)
 	files := make(map[string]string)
-	for _, row := range []struct{ network, ip, container string }{
-		{"podnet", "10.1.0.2", "live"}, {"podnet", "10.1.0.3", "by-address"}, {"podnet", "10.1.0.4", "leaked"}, {"podnet", "10.1.0.5", "young"},
-		{"podnet", "10.1.0.6", "named"}, {"storage", "10.2.0.2", "by-address"}, {"storage", "10.2.0.3", "leaked"},
-		{"others", "10.3.0.2", "leaked"},
+	for _, row := range []struct {
+		network, ip, container string
+		age                    time.Duration
+		verdict                string
+	}{
+		{"podnet", "10.1.0.2", "live", time.Hour, "in-use"},
+		{"podnet", "10.1.0.3", "by-address", time.Hour, "in-use"},
+		{"podnet", "10.1.0.4", "leaked", time.Hour, "released"},
+		{"podnet", "10.1.0.5", "young", 0, "young"},
+		{"podnet", "10.1.0.6", "named", time.Hour, "in-use"},
+		{"storage", "10.2.0.2", "by-address", time.Hour, "in-use"}, // R3
+		{"storage", "10.2.0.3", "leaked", time.Hour, "released"},
+		{"others", "10.3.0.2", "leaked", time.Hour, "leaked"}, // R14
 	} {
-		age := time.Hour
-		if row.container == "young" {
-			age = 0
-		}
-		files[row.ip] = cnitest.Reserve(t, dir, row.network, row.ip, sandbox(row.container), age)
+		files[row.ip] = cnitest.Reserve(t, dir, row.network, row.ip, sandbox(row.container), row.age)
+		verdicts[row.ip] = row.verdict
 	}
 	cnitest.Write(t, files["10.1.0.2"], sandbox("live")+"\r\n\"><b>x", time.Hour) // a valid interface name
-	conf := filepath.Join(t.TempDir(), "podnet.conf")
 	cnitest.Write(t, conf, `{"cniVersion":"1.0.0","name":"podnet","type":"bridge",
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.2","rangeEnd":"10.1.0.19"}]]}}`, 0)
 	pods := []podsource.Pod{{ContainerIDs: []string{sandbox("live")}}, {IPs: []netip.Addr{netip.MustParseAddr("10.1.0.3")}},
@@ -50,18 +57,12 @@ func TestAgent(t *testing.T) {
 	source := podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) {
 		return podsource.Answer{Source: "file", Networks: []string{podsource.EveryNetwork}, Pods: pods}, nil
 	})
-	a, err := New(Options{DataDir: dir, Networks: []string{"podnet", "storage"}, Source: source, CNIConf: []string{conf}, Node: hostile})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, _ := logging(t, Options{DataDir: dir, Networks: []string{"podnet", "storage"}, Source: source, CNIConf: []string{conf}, Node: hostile,
+		SourceNames: []string{"cnicache:" + dir}})
 	if _, err := a.reconciler.Reconcile(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	verdicts := map[string]string{
-		"10.1.0.2": "in-use", "10.1.0.3": "in-use", "10.1.0.4": "released", "10.1.0.5": "young", "10.1.0.6": "in-use",
-		"10.2.0.2": "in-use", "10.2.0.3": "released", "10.3.0.2": "leaked", // R3, and R14
-	}
-	page := ask(a, http.MethodGet, debugPath, "text/html,*/*;q=0.8")
+	page := get(a, debugPath+"?format=html")
 	if diff := cmp.Diff(verdicts, verdictsOf(t, get(a, debugPath).Body.String())); diff != "" {
 		t.Errorf("JSON, verdicts (-want +got):\n%s", diff)
 	}
@@ -70,14 +71,34 @@ func TestAgent(t *testing.T) {
 			t.Errorf("%s is %s; its file is there: %t, or the page lacks it", ip, verdict, cnitest.Exists(files[ip]))
 		}
 	}
-	for _, text := range []string{"in-use", "young", "released", "younger than the minimum age", "10.1.0.2 to 10.1.0.19", "<svg ",
-		"<h2>others <small>only read", "1 address released since the start", "<p>Sources: file (3 entries).</p>"} {
-		if !strings.Contains(page.Body.String(), text) {
-			t.Errorf("the page lacks %q", text)
+	checkHarmless(t, page)
+	const browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+	for _, row := range []struct {
+		reason, method, path, accept string
+		status                       int
+		kind, body                   string
+	}{
+		{"it lives", "GET", "/healthz", "", 200, "text/plain", "ok"},
+		{"the hook has ended", "GET", "/readyz", "", 200, "text/plain", "ok"},
+		{"of the collector", "GET", "/metrics", "", 200, "text/plain", "hostlocal_gc_released_total{network=\"podnet\"} 1\n"},
+		{"of the collector, of another network", "GET", "/metrics", "", 200, "text/plain",
+			"hostlocal_gc_reservations{network=\"others\",reason=\"network-not-named\",verdict=\"leaked\"} 1\n"},
+		{"of the process", "GET", "/metrics", "", 200, "text/plain", "go_goroutines"},
+		{"a program takes anything", "GET", debugPath, "*/*", 200, "application/json", `"verdict"`},
+		{"a browser", "GET", debugPath, browser, 200, "text/html", "<!DOCTYPE html>"},
+		{"the format wins", "GET", debugPath + "?format=json", browser, 200, "application/json", `"verdict"`},
+		{"the root redirects to the page", "GET", "/", "", 302, "text/html", debugPath},
+		{"a head", "HEAD", debugPath, "", 200, "application/json", ""},
+		{"read only", "POST", debugPath, "", 405, "text/plain", "Method Not Allowed"},
+		{"no such thing", "GET", "/debug/pprof/", "", 404, "text/plain", "not found"},
+	} {
+		got := ask(a.handler(), row.method, "localhost", row.path, row.accept)
+		kind := got.Header().Get("Content-Type")
+		if got.Code != row.status || !strings.HasPrefix(kind, row.kind) || !strings.Contains(got.Body.String(), row.body) {
+			t.Errorf("%s %s for %q gives %d, %s, without %q: %s\n%.300s", row.method, row.path, row.accept,
+				got.Code, kind, row.body, row.reason, got.Body)
 		}
 	}
-	checkHarmless(t, page)
-	checkEndpoints(t, a)
 }
 
 // checkHarmless checks that a page has no active content, and the headers that forbid it.
@@ -89,53 +110,24 @@ func checkHarmless(t *testing.T, page *httptest.ResponseRecorder) {
 			t.Errorf("the page has %q", text)
 		}
 	}
-	for _, text := range []string{escaped, "ns/" + escaped, "&#34;&gt;&lt;b&gt;x"} {
-		if !strings.Contains(page.Body.String(), text) {
+	for _, text := range []string{"ns/" + escaped, "&#34;&gt;&lt;b&gt;x", "younger than the minimum age", "10.1.0.2 to 10.1.0.19", "<svg ",
+		"<h2>others <small>only read", "<p>Sources: file (3 entries).</p>", "<p>5 reservations: 3 in-use, 1 young, 1 released.</p>"} {
+		if !strings.Contains(body, text) {
 			t.Errorf("the page lacks %q", text)
 		}
 	}
+	_, rest, _ := strings.Cut(body, "<style>")
+	css, _, _ := strings.Cut(rest, "</style>")
+	sum := sha256.Sum256([]byte(css)) // as a browser computes it
 	want := map[string]string{
 		"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options": "nosniff",
 		"Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "Vary": "Accept",
-		"Content-Security-Policy": "default-src 'none'; style-src '" + hashOfStyle(t, page.Body.String()) +
+		"Content-Security-Policy": "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
 			"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 	}
-	got := make(map[string]string)
-	for name := range want {
-		got[name] = page.Header().Get(name)
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("headers of the page (-want +got):\n%s", diff)
-	}
-}
-
-func checkEndpoints(t *testing.T, a *Agent) {
-	t.Helper()
-	for _, row := range []struct {
-		reason, method, path, accept string
-		status                       int
-		kind, body                   string
-	}{
-		{"it lives", "GET", "/healthz", "", 200, "text/plain", "ok"},
-		{"the hook has ended", "GET", "/readyz", "", 200, "text/plain", "ok"},
-		{"of the collector", "GET", "/metrics", "", 200, "text/plain", "hostlocal_gc_released_total{network=\"podnet\"} 1\n"},
-		{"of the collector, of another network", "GET", "/metrics", "", 200, "text/plain", "hostlocal_gc_reservations{network=\"others\",reason=\"network-not-named\",verdict=\"leaked\"} 1\n"},
-		{"of the process", "GET", "/metrics", "", 200, "text/plain", "go_goroutines"},
-		{"a program takes anything", "GET", debugPath, "*/*", 200, "application/json", `"verdict"`},
-		{"a program asks for JSON", "GET", debugPath, "application/json", 200, "application/json", `"verdict"`},
-		{"a browser", "GET", debugPath, "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", 200, "text/html", "<!DOCTYPE html>"},
-		{"the format wins", "GET", debugPath + "?format=json", "text/html", 200, "application/json", `"verdict"`},
-		{"the format wins", "GET", debugPath + "?format=html", "application/json", 200, "text/html", "<!DOCTYPE html>"},
-		{"no such format", "GET", debugPath + "?format=" + "%3Cscript%3E", "", 400, "text/plain", "no such format"},
-		{"the root redirects to the page", "GET", "/", "", 302, "text/html", debugPath},
-		{"a head", "HEAD", debugPath, "", 200, "application/json", ""},
-		{"read only", "POST", debugPath, "", 405, "text/plain", "Method Not Allowed"},
-		{"no such thing", "GET", "/debug/pprof/", "", 404, "text/plain", "not found"},
-	} {
-		got := ask(a, row.method, row.path, row.accept)
-		if got.Code != row.status || !strings.HasPrefix(got.Header().Get("Content-Type"), row.kind) || !strings.Contains(got.Body.String(), row.body) {
-			t.Errorf("%s %s for %q gives %d, %s, without %q: %s\n%.300s", row.method, row.path, row.accept,
-				got.Code, got.Header().Get("Content-Type"), row.body, row.reason, got.Body)
+	for name, value := range want {
+		if got := page.Header().Get(name); got != value {
+			t.Errorf("the page's %s is %q, want %q", name, got, value)
 		}
 	}
 }

@@ -5,17 +5,15 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/go-logr/logr/funcr"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
@@ -85,7 +83,8 @@ func TestHazard63NetworkWithATypingError(t *testing.T) {
 		live := cnitest.Reserve(t, filepath.Join(dir, "networks"), "podnet", "10.1.0.2", sandbox("live"), time.Hour)
 		leaked := cnitest.Reserve(t, filepath.Join(dir, "networks"), "podnet", "10.1.0.3", sandbox("leaked"), time.Hour)
 		source := podsource.Func(func(context.Context) ([]podsource.Pod, error) { return livePod(netip.MustParseAddr("10.1.0.2")), nil })
-		a, log, hangup, end := running(t, Options{DataDir: dir, Networks: []string{"podnet"}, Source: source, Passes: gc.Options{Interval: time.Hour}})
+		a, log, hangup, end := running(t, Options{DataDir: dir, Networks: []string{"podnet"}, Source: source,
+			Passes: gc.Options{Interval: time.Hour}})
 		const want = "podnet, while live pods have 1 address that is reserved nowhere"
 		cnitest.Until(t, "health reports it", func() bool { return strings.Contains(get(a, "/healthz").Body.String(), want) })
 		cnitest.Until(t, "the log reports it", func() bool { return strings.Contains(log.String(), "MISSING: podnet") })
@@ -98,7 +97,7 @@ func TestHazard63NetworkWithATypingError(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Hour / 2)
-		if n := a.statuses.get().passes; n > 2 {
+		if n := a.last.Load().passes; n > 2 {
 			t.Errorf("it made %d passes before the interval ended", n)
 		}
 		cnitest.Reserve(t, dir, "podnet", "10.1.0.2", sandbox("live"), time.Hour)
@@ -111,26 +110,20 @@ func TestHazard63NetworkWithATypingError(t *testing.T) {
 	})
 }
 
-var errAway = fmt.Errorf("%w: the source is away", gc.ErrRefused)
-
 // A pass that hangs where no time limit applies, on a disk for example, is reported: at the end of
-// the hook, and later. So is a disk that hangs when a pass has ended: health answers meanwhile.
+// the hook, and later. So is a disk that hangs when a pass has ended: health answers meanwhile. The agent ends in
+// less than a second.
 func TestPassThatNeverEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var logged logged
-		log := funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{})
-		a := bare(Options{Passes: gc.Options{Interval: time.Hour, Logger: log}})
+		a, log := logging(t, Options{Networks: []string{"n"}, Source: podsource.Func(nil), Passes: gc.Options{Interval: time.Hour}})
 		says := func(want string) {
 			t.Helper()
-			var page strings.Builder
-			if err := a.writePage(&page, time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			got := get(a, "/healthz").Body.String() + get(a, debugPath+"?format=html").Body.String()
 			times := 2 // once each
 			if want == "" {
 				times = 0
 			}
-			if got := get(a, "/healthz").Body.String() + page.String(); strings.Count(got, "UNKNOWN: no pass has ended for "+want) != times {
+			if strings.Count(got, "UNKNOWN: no pass has ended for "+want) != times {
 				t.Errorf("that no pass has ended for %q is not %d times in\n%s", want, times, got)
 			}
 		}
@@ -138,10 +131,10 @@ func TestPassThatNeverEnds(t *testing.T) {
 		time.Sleep(gc.DefaultStartupTimeout)
 		a.hookEnded()
 		says("30s")
-		a.statuses.note(gc.Report{}, nil, nil, nil)
+		a.note(gc.Report{}, nil, nil)
 		a.hookEnded() // has nothing to report then
-		if len(logged) != 1 || len(logged.with("UNKNOWN: no pass has ended for 30s")) != 1 {
-			t.Errorf("logged is %q", logged)
+		if len(with(log, 0, "")) != 1 || len(with(log, 0, "UNKNOWN: no pass has ended for 30s")) != 1 {
+			t.Errorf("logged is %q", log)
 		}
 		says("")
 		time.Sleep(time.Hour)
@@ -149,15 +142,11 @@ func TestPassThatNeverEnds(t *testing.T) {
 		time.Sleep(passTime)
 		says("1h5m")
 		hangs, looks := make(chan struct{}), 0
-		a.statuses.look = func(*diagnose.Place) { looks++; <-hangs }
+		a.look = func(*diagnose.Place) { looks++; <-hangs }
 		for range 2 {
 			noted := make(chan struct{})
-			go func() { defer close(noted); a.statuses.note(gc.Report{}, nil, nil, nil) }()
+			go func() { defer close(noted); a.note(gc.Report{}, nil, nil) }()
 			synctest.Wait()
-			if !a.statuses.mu.TryLock() {
-				t.Fatal("a disk that hangs keeps health from answering")
-			}
-			a.statuses.mu.Unlock()
 			says("") // a pass has ended
 			<-noted
 			if got := get(a, "/healthz").Body.String(); !strings.Contains(got, "UNKNOWN: the disk of the data directory does not answer") {
@@ -167,9 +156,15 @@ func TestPassThatNeverEnds(t *testing.T) {
 		if looks != 1 {
 			t.Errorf("beside a look that hangs there are %d", looks-1)
 		}
+		begun := time.Now()
+		var working sync.WaitGroup
+		working.Go(func() { <-hangs })
+		if a.end(&working); time.Since(begun) >= time.Second {
+			t.Errorf("to end takes %v", time.Since(begun))
+		}
 		close(hangs)
 		synctest.Wait()
-		a.statuses.note(gc.Report{}, nil, nil, nil)
+		a.note(gc.Report{}, nil, nil)
 		if got := get(a, "/healthz").Body.String(); got != "ok\n" {
 			t.Errorf("the disk answers again, and health reports %s", got)
 		}

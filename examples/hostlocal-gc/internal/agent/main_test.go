@@ -8,16 +8,21 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr/funcr"
-	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // TestMain runs the tests on a node that has been up for a year.
@@ -28,19 +33,51 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+var errAway = fmt.Errorf("%w: the source is away", gc.ErrRefused)
+
 // sandbox makes up a sandbox's ID.
 func sandbox(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
+
+func livePod(ips ...netip.Addr) []podsource.Pod {
+	name := types.NamespacedName{Namespace: "shop", Name: "web"}
+	return []podsource.Pod{{NamespacedName: name, ContainerIDs: []string{sandbox("live")}, IPs: ips}}
+}
+
+func entry(ip, id string, reason gc.Reason) gc.Entry {
+	return gc.Entry{
+		Reservation: &hostlocal.Reservation{Network: "n", IP: netip.MustParseAddr(ip), ContainerID: id, Owner: hostlocal.Owned},
+		Reason:      reason, Verdict: reason.Verdict(),
+	}
+}
+
+// logging makes an agent that logs at verbosity 1.
+func logging(t *testing.T, o Options) (*Agent, *cnitest.Log) {
+	t.Helper()
+	log := new(cnitest.Log)
+	o.Passes.Logger = funcr.New(func(_, line string) { fmt.Fprintln(log, line) }, funcr.Options{Verbosity: 1})
+	a, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, log
+}
+
+// with returns the lines of a log, from a length on, that contain a text.
+func with(log *cnitest.Log, from int, text string) (found []string) {
+	for line := range strings.Lines(log.String()[from:]) {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
 
 // running runs an agent without listeners until end is called, or the test ends. Values on hangup are
 // SIGHUPs.
 func running(t *testing.T, o Options) (a *Agent, log *cnitest.Log, hangup chan os.Signal, end func()) {
 	t.Helper()
-	log, hangup = new(cnitest.Log), make(chan os.Signal)
-	o.Passes.Logger = funcr.New(func(_, line string) { fmt.Fprintln(log, line) }, funcr.Options{})
-	a, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, log = logging(t, o)
+	hangup = make(chan os.Signal)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx, hangup); close(ended) }()
@@ -54,21 +91,16 @@ func running(t *testing.T, o Options) (a *Agent, log *cnitest.Log, hangup chan o
 	return a, log, hangup, end
 }
 
-// bare returns an agent that makes no passes.
-func bare(o Options) *Agent {
-	a := &Agent{opts: o, registry: prometheus.NewRegistry()}
-	a.statuses = newStatusStore(&a.opts)
-	return a
-}
-
-// ask sends a request to all endpoints.
-func ask(a *Agent, method, path, accept string) *httptest.ResponseRecorder {
+// ask sends a request for a host to all endpoints, or to those beside the metrics.
+func ask(handler http.Handler, method, host, path, accept string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, nil)
-	r.Host = "127.0.0.1"
+	r.Host = host
 	r.Header.Set("Accept", accept)
 	w := httptest.NewRecorder()
-	a.handler().ServeHTTP(w, r)
+	handler.ServeHTTP(w, r)
 	return w
 }
 
-func get(a *Agent, path string) *httptest.ResponseRecorder { return ask(a, http.MethodGet, path, "") }
+func get(a *Agent, path string) *httptest.ResponseRecorder {
+	return ask(a.handler(), http.MethodGet, "127.0.0.1", path, "")
+}

@@ -3,18 +3,26 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/gc/reportjson"
 )
+
+const debugPath = "/debug/hostlocal-gc"
 
 // Limits for clients, so that none keeps a goroutine for ever.
 const (
@@ -25,11 +33,9 @@ const (
 	maxHeader  = 16 << 10
 	// maxConns limits the connections of an address, and with them the agent's memory: one more closes
 	// the one that has done nothing for longest, so that a health check is always let in. maxReports
-	// and maxPages limit what is written at the same time: a report is kept until its clients have
-	// read it, and making the page of a large node takes tens of megabytes.
+	// limits what is written at the same time: a report is kept until its clients have read it.
 	maxConns   = 256
 	maxReports = 3
-	maxPages   = 1
 	// graceTime is the time that open answers have when the agent ends. Then their connections are
 	// closed.
 	graceTime = 300 * time.Millisecond
@@ -42,7 +48,7 @@ type server struct {
 }
 
 // listen opens the addresses of the options.
-func (a *Agent) listen(ctx context.Context) (servers []server, err error) {
+func (a *Agent) listen(ctx context.Context) (servers []server, _ error) {
 	for _, s := range []struct {
 		flag, address, what string
 		handler             http.Handler
@@ -55,10 +61,7 @@ func (a *Agent) listen(ctx context.Context) (servers []server, err error) {
 		}
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.address)
 		if err != nil {
-			for _, opened := range servers {
-				_ = opened.listener.Close()
-			}
-			return nil, fmt.Errorf("serving HTTP: %w; %s says where", err, s.flag)
+			return nil, fmt.Errorf("serving HTTP: %w; %s says where", err, s.flag) // the process ends
 		}
 		a.opts.Passes.Logger.Info(s.what, "address", l.Addr().String())
 		servers = append(servers, server{l, s.handler})
@@ -116,7 +119,7 @@ func (a *Agent) handler() http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, debugPath, http.StatusFound)
 	})
-	mux.Handle("GET "+debugPath, a.debug())
+	mux.Handle("GET "+debugPath, atOnce(maxReports, a.debug))
 	return a.checkHost(mux)
 }
 
@@ -175,17 +178,83 @@ func (a *Agent) meant(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	if len(host) > 1 && host[0] == '[' && host[len(host)-1] == ']' {
-		host = host[1 : len(host)-1]
-	}
+	host = strings.Trim(host, "[]")
 	listen, _, _ := net.SplitHostPort(a.opts.Listen)
 	metrics, _, _ := net.SplitHostPort(a.opts.MetricsListen)
-	switch host {
-	case "":
-		return false
-	case "localhost", listen, metrics, a.opts.Node:
-		return true
-	}
 	_, err := netip.ParseAddr(host)
-	return err == nil
+	return err == nil || host != "" && slices.Contains([]string{"localhost", listen, metrics, a.opts.Node}, host)
+}
+
+// debug serves the report of the last pass: as a page if the client names HTML, as browsers do, or asks
+// for ?format=html, and else as JSON.
+func (a *Agent) debug(w http.ResponseWriter, r *http.Request) {
+	head, last, now := w.Header(), a.last.Load(), time.Now()
+	head.Set("Cache-Control", "no-store")
+	head.Set("Vary", "Accept")
+	html := strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "html")
+	if format := r.URL.Query().Get("format"); format != "" {
+		html = format == "html"
+	}
+	var err error
+	switch {
+	case html:
+		var body bytes.Buffer // so that an error leaves no partial answer
+		if err = a.writePage(&body, last, now); err != nil {
+			http.Error(w, "writing the last report: "+err.Error(), http.StatusInternalServerError)
+			break
+		}
+		head.Set("Content-Type", "text/html; charset=utf-8")
+		head.Set("Content-Security-Policy", contentPolicy)
+		_, err = body.WriteTo(w)
+	case last.passes == 0:
+		http.Error(w, "no pass has ended yet", http.StatusServiceUnavailable)
+	default:
+		head.Set("Content-Type", "application/json")
+		out := reportjson.Report{Report: &last.report, Cause: func(e *gc.Entry) string { return string(last.causes.Of(e)) }}
+		if all := a.all(last, now); len(all) > 0 {
+			out.Findings = all
+		}
+		err = out.Write(w)
+	}
+	if err != nil { // the client may be gone
+		a.opts.Passes.Logger.V(1).Info("The last report was cut short", "error", err.Error())
+	}
+}
+
+// healthy says that the process answers. A restart would repair neither a source nor a disk that
+// fails, and would lose what was learned of the node's clock (R5).
+func (a *Agent) healthy(detailed bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "ok")
+		a.writeFindings(w, detailed)
+	}
+}
+
+// ready says whether each source has answered, and not against the settings. A setting that is wrong then stops a
+// rollout. What fails later does not: the agent waits for it, and so would the next one. Only detailed answers
+// have the error, which may name a pod.
+func (a *Agent) ready(detailed bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		last := a.last.Load()
+		if last.ready {
+			a.healthy(detailed)(w, r)
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintln(w, "waiting for a pass in which each source answers, and live pods' addresses have their network's directory")
+		if detailed && last.err != nil {
+			fmt.Fprintln(w, last.err)
+		}
+		a.writeFindings(w, detailed)
+	}
+}
+
+// writeFindings writes the findings, one a line. Only detailed ones have what a tenant may have named.
+func (a *Agent) writeFindings(w io.Writer, detailed bool) {
+	for _, f := range a.all(a.last.Load(), time.Now()) {
+		if !detailed {
+			f.Text = nameless(f.Text) // before the line is cut
+		}
+		fmt.Fprintln(w, f.Line())
+	}
 }

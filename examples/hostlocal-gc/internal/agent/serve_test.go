@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,10 +20,10 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// serving serves an agent on a listener until stop, or the test ends.
-func serving(t *testing.T, a *Agent) (l *pipeListener, stop func()) {
+// serving serves an agent until stop, or the test ends. dial sends a text on a connection of its own.
+func serving(t *testing.T, a *Agent) (dial func(text string) net.Conn, stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
-	l = newPipeListener()
+	l := pipeListener{make(chan net.Conn), make(chan struct{})}
 	ended := make(chan error, 1)
 	go func() { ended <- (server{l, a.handler()}).serve(ctx) }()
 	stop = sync.OnceFunc(func() {
@@ -34,16 +33,36 @@ func serving(t *testing.T, a *Agent) (l *pipeListener, stop func()) {
 		}
 	})
 	t.Cleanup(stop)
-	return l, stop
+	return func(text string) net.Conn {
+		client, server := net.Pipe()
+		t.Cleanup(func() { _ = client.Close() })
+		l.conns <- server
+		go func() { _, _ = io.WriteString(client, text) }() // fails once the agent closes it
+		synctest.Wait()
+		return client
+	}, stop
 }
 
-// request sends a request, and does not read the answer.
-func request(t *testing.T, c net.Conn, path string) {
-	t.Helper()
-	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path); err != nil {
-		t.Fatal(err)
+// A pipeListener accepts in-memory connections, since synctest's clock does not wait for a network.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
 	}
 }
+
+func (l pipeListener) Close() error   { close(l.closed); return nil }
+func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+// request is that for a path.
+func request(path string) string { return "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n" }
 
 // code reads an answer and returns its status.
 func code(t *testing.T, c net.Conn) int {
@@ -63,27 +82,17 @@ func code(t *testing.T, c net.Conn) int {
 // answered. The number is limited: the one that did nothing for longest is closed.
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, _ := serving(t, bare(Options{}))
+		dial, _ := serving(t, withoutPasses(Options{}))
 		held := make([]net.Conn, maxConns)
 		for i := range held {
-			held[i] = l.dial()
-			defer func() { _ = held[i].Close() }()
-			if i%2 == 1 {
-				if _, err := io.WriteString(held[i], "GET /heal"); err != nil {
-					t.Fatal(err)
-				}
-			}
-			synctest.Wait()
+			held[i] = dial([]string{"", "GET /heal"}[i%2])
 		}
-		request(t, held[0], "/healthz")
-		if got := code(t, held[0]); got != http.StatusOK {
-			t.Errorf("one of them gets %d", got)
+		if _, err := io.WriteString(held[0], request("/healthz")); err != nil || code(t, held[0]) != http.StatusOK {
+			t.Errorf("one of them gets no answer: %v", err)
 		}
 		synctest.Wait()
 		for i := range 3 {
-			more := l.dial()
-			request(t, more, "/healthz")
-			if got := code(t, more); got != http.StatusOK {
+			if got := code(t, dial(request("/healthz"))); got != http.StatusOK {
 				t.Errorf("health check %d beside %d connections gets %d", i, maxConns, got)
 			}
 		}
@@ -104,90 +113,39 @@ func TestCrowd(t *testing.T) {
 // for a limited time. /healthz answers meanwhile.
 func TestSlowReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := bare(Options{})
+		a := withoutPasses(Options{})
 		var report gc.Report
 		for i := range 200 {
 			report.Reservations = append(report.Reservations, entry(fmt.Sprintf("10.0.0.%d", i), "c", gc.Unowned))
 		}
-		a.statuses.note(report, nil, nil, nil)
-		l, _ := serving(t, a)
-		get := func(path string) int {
-			c := l.dial()
-			defer func() { _ = c.Close() }()
-			request(t, c, path)
-			return code(t, c)
-		}
-		for path, most := range map[string]int{debugPath: maxReports, debugPath + "?format=html": maxPages} {
-			for range most {
-				slow := l.dial()
-				defer func() { _ = slow.Close() }()
-				request(t, slow, path)
+		a.note(report, nil, nil)
+		dial, _ := serving(t, a)
+		for _, path := range []string{debugPath, debugPath + "?format=html"} {
+			for range maxReports {
+				dial(request(path))
 			}
-			synctest.Wait()
-			if got := get(path); got != http.StatusServiceUnavailable {
-				t.Errorf("beside %d who do not read, %s gives %d", most, path, got)
+			if got := code(t, dial(request(path))); got != http.StatusServiceUnavailable {
+				t.Errorf("beside those who do not read, %s gives %d", path, got)
 			}
-			if got := get("/healthz"); got != http.StatusOK {
+			if got := code(t, dial(request("/healthz"))); got != http.StatusOK {
 				t.Errorf("beside them, /healthz gives %d", got)
 			}
 			time.Sleep(writeTime)
 			synctest.Wait()
-			if got := get(path); got != http.StatusOK {
+			if got := code(t, dial(request(path))); got != http.StatusOK {
 				t.Errorf("later, %s gives %d", path, got)
 			}
 		}
 	})
 }
 
-// A pipeListener accepts in-memory connections, since synctest's clock does not wait for a network.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newPipeListener() *pipeListener {
-	return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return nil
-}
-
-func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
-
-func (l *pipeListener) dial() net.Conn {
-	client, server := net.Pipe()
-	l.conns <- server
-	return client
-}
-
 // Clients that keep their connections open delay the agent's end by the grace time at most.
 func TestServeEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, stop := serving(t, bare(Options{}))
-		half := l.dial() // sends half a request, and waits
-		defer func() { _ = half.Close() }()
-		go func() { _, _ = io.WriteString(half, "GET /heal") }()
-		for _, say := range []string{
-			"GET /healthz HTTP/1.1\r\nHost: [::1]\r\n\r\n", // reads no answer, and a pipe has no buffer
-			"POST /metrics HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 100\r\n\r\nslow",
-		} {
-			c := l.dial()
-			defer func() { _ = c.Close() }()
-			go func() { _, _ = io.WriteString(c, say) }()
-		}
-		synctest.Wait()
+		dial, stop := serving(t, withoutPasses(Options{}))
+		half := dial("GET /heal")
+		dial(request("/healthz")) // reads no answer, and a pipe has no buffer
+		dial("POST /metrics HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 100\r\n\r\nslow")
 		begun := time.Now()
 		stop()
 		_, _ = io.Copy(io.Discard, half) // until the agent closes it
@@ -197,26 +155,10 @@ func TestServeEnds(t *testing.T) {
 	})
 }
 
-// A pass that hangs, on its disk for example, delays the agent's end by less than a second.
-func TestEndIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := &Agent{}
-		hangs := make(chan struct{})
-		defer close(hangs)
-		var working sync.WaitGroup
-		working.Go(func() { <-hangs })
-		begun := time.Now()
-		a.end(&working)
-		if took := time.Since(begun); took >= time.Second {
-			t.Errorf("it took %v of false time", took)
-		}
-	})
-}
-
 // A browser on the node, or with a forwarded port, must not let a page of another site read the
 // agent's answers, even if that site's name resolves to loopback.
 func TestHostHeader(t *testing.T) {
-	a := bare(Options{Listen: "agent.example:9776", MetricsListen: "metrics.example:9777", Node: "node-1"})
+	a := withoutPasses(Options{Listen: "agent.example:9776", MetricsListen: "metrics.example:9777", Node: "node-1"})
 	for _, row := range []struct {
 		reason, host string
 		ok           bool
@@ -234,20 +176,17 @@ func TestHostHeader(t *testing.T) {
 		{"none", "", false},
 	} {
 		for kind, handler := range map[string]http.Handler{"all": a.handler(), "metrics": a.metricsHandler()} {
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil)
-			r.Host = row.host
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, r)
+			w := ask(handler, http.MethodGet, row.host, "/healthz", "")
 			if got := w.Code == http.StatusOK; got != row.ok || !row.ok && w.Code != http.StatusMisdirectedRequest {
 				t.Errorf("%s, endpoints: %s: Host %q gives %d", row.reason, kind, row.host, w.Code)
 			}
 		}
 	}
 	// The address for metrics does not serve pods' names, which an error may have.
-	a.statuses.note(gc.Report{}, nil, nil, nil) // nothing is reserved, so it asked no source, and is not ready
-	a.statuses.note(gc.Report{}, errAway, nil, nil)
+	a.note(gc.Report{}, nil, nil) // nothing is reserved, so it asked no source, and is not ready
+	a.note(gc.Report{}, errAway, nil)
 	for path, want := range map[string]string{"/readyz": "503 was refused", debugPath: "404 not found"} {
-		all, metrics := get(a, path), beside(t, a, "127.0.0.1", path)
+		all, metrics := get(a, path), beside(a, "127.0.0.1", path)
 		code, text, _ := strings.Cut(want, " ")
 		if got := metrics.Body.String(); strconv.Itoa(metrics.Code) != code || !strings.Contains(got, text) ||
 			strings.Contains(got, errAway.Error()) || !strings.Contains(all.Body.String(), errAway.Error()) {

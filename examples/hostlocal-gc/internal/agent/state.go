@@ -43,41 +43,25 @@ type NodeFound struct {
 	Since   time.Time `json:"since"` // this agent sees it since then
 }
 
-// A NodeNetwork has the numbers of reservations of a network, by verdict and then by reason, as of the
-// last pass that judged them.
+// A NodeNetwork has the numbers of reservations of a network by verdict, as of the last pass that judged
+// them.
 type NodeNetwork struct {
-	Name         string                    `json:"name"`
-	Named        bool                      `json:"named"` // the agent may release in it
-	Reservations map[string]map[string]int `json:"reservations"`
+	Name         string         `json:"name"`
+	Named        bool           `json:"named"` // the agent may release in it
+	Reservations map[string]int `json:"reservations"`
 }
 
 // NodeSchema is the version of the JSON of a NodeState.
 const NodeSchema = 1
 
-// noteNode is called after each pass, and returns the findings. It notes since when they exist, and forgets those that have
-// ended.
-func (a *Agent) noteNode(now time.Time) []diagnose.Finding {
-	last := a.statuses.get()
-	all := a.all(&last, now)
-	since := make(map[[2]string]time.Time)
-	for _, f := range all {
-		key := [2]string{f.Word, f.Network}
-		since[key] = cmp.Or(last.since[key], now)
-	}
-	a.statuses.mu.Lock()
-	defer a.statuses.mu.Unlock()
-	a.statuses.last.since = since
-	return all
-}
-
 // nodeState returns the state of the node.
 func (a *Agent) nodeState(now time.Time) NodeState {
-	last := a.statuses.get()
+	last := a.last.Load()
 	state := NodeState{
 		SchemaVersion: NodeSchema, Node: a.opts.Node, Version: a.opts.Version, Configuration: a.opts.Configuration,
 		Word: diagnose.OK, LastPass: last.ended, Networks: []NodeNetwork{},
 	}
-	for _, f := range a.all(&last, now) {
+	for _, f := range a.all(last, now) {
 		if f.Word == diagnose.Leaked && !slices.Contains(last.shown.Networks, f.Network) {
 			continue // another runtime's, perhaps; Networks has the numbers
 		}
@@ -87,19 +71,14 @@ func (a *Agent) nodeState(now time.Time) NodeState {
 	if len(state.Findings) > 0 {
 		state.Word = state.Findings[0].Word
 	}
-	counts := make(map[string]map[string]map[string]int)
-	for _, name := range networksOf(&last.shown) {
-		counts[name] = make(map[string]map[string]int)
-		named := slices.Contains(last.shown.Networks, name)
-		state.Networks = append(state.Networks, NodeNetwork{name, named, counts[name]})
+	counts := make(map[string]map[string]int)
+	for i, name := range networksOf(&last.shown) {
+		counts[name] = make(map[string]int)
+		state.Networks = append(state.Networks, NodeNetwork{name, i < len(last.shown.Networks), counts[name]})
 	}
 	for i := range last.shown.Reservations {
 		e := &last.shown.Reservations[i]
-		of, verdict := counts[e.Network], diagnose.Verdict(e)
-		if of[verdict] == nil {
-			of[verdict] = make(map[string]int)
-		}
-		of[verdict][e.Reason.String()]++
+		counts[e.Network][diagnose.Verdict(e)]++
 	}
 	return state
 }

@@ -3,36 +3,35 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
 // beside asks for what is served beside the metrics.
-func beside(t *testing.T, a *Agent, host, path string) *httptest.ResponseRecorder {
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
-	r.Host = host
-	w := httptest.NewRecorder()
-	a.metricsHandler().ServeHTTP(w, r)
-	return w
+func beside(a *Agent, host, path string) *httptest.ResponseRecorder {
+	return ask(a.metricsHandler(), http.MethodGet, host, path, "")
 }
 
 // nodeOf asks an agent for the state of its node, as the API server's proxy does.
 func nodeOf(t *testing.T, a *Agent) (state NodeState, text string) {
 	t.Helper()
-	w := beside(t, a, "api.cluster.example:6443", NodePath)
+	w := beside(a, "api.cluster.example:6443", NodePath)
 	if err := json.Unmarshal(w.Body.Bytes(), &state); err != nil || w.Code != http.StatusOK {
 		t.Fatalf("%d %v: %s", w.Code, err, w.Body)
 	}
@@ -41,27 +40,28 @@ func nodeOf(t *testing.T, a *Agent) (state NodeState, text string) {
 
 // With all that a report can have, the state and what else is served beside the metrics names no pod, no container and no address.
 func TestNodeStateNamesNothing(t *testing.T) {
-	a := bare(Options{Node: "node-1", Version: "v9", Configuration: "c0ffee"})
+	a := withoutPasses(Options{Node: "node-1", Version: "v9", Configuration: "c0ffee"})
 	names := []string{"secret-pod", "10.9.8.", "fd00:9", strings.Repeat("ab", 6), "tenant"}
 	report := gc.Report{Started: time.Now(), DataDir: t.TempDir(), Networks: []string{"podnet", "gone"}, Missing: []string{"gone"}}
 	pods := []*gc.Pod{{Namespace: "ns", Name: "secret-pod"}, {Name: "secret-pod-2"}}
 	for i := range 40 {
 		why := gc.Reasons()[i%len(gc.Reasons())]
-		e := gc.Entry{Reason: why, Verdict: why.Verdict(), Pod: pods[i%2], Reservation: &hostlocal.Reservation{Network: []string{"podnet", "other"}[i/30],
-			IP: netip.MustParseAddr(fmt.Sprintf("10.9.8.%d", i)), ContainerID: strings.Repeat("ab", 32)}}
+		e := entry(fmt.Sprintf("10.9.8.%d", i), strings.Repeat("ab", 32), why)
+		e.Pod, e.Network = pods[i%2], []string{"podnet", "other"}[i/30]
 		report.Reservations = append(report.Reservations, e)
 	}
 	claim := []gc.Claim{{IP: netip.MustParseAddr("10.9.8.200"), Pods: pods}}
 	report.Unreserved, report.Duplicates = claim, claim
 	err := fmt.Errorf(`%w: pod ns/secret-pod is not listed by 10.9.8.7:6443, "/tenant"`, gc.ErrRefused)
-	a.statuses.note(report, nil, nil, nil)
-	a.statuses.note(report, err, nil, nil)
-	a.noteNode(time.Now())
-	a.statuses.last.found = append(a.statuses.last.found, diagnose.Finding{Word: diagnose.Full, Network: strings.Repeat("n", 80),
+	a.note(report, nil, nil)
+	a.note(report, err, nil)
+	last := a.last.Load()
+	last.found = append(last.found, diagnose.Finding{Word: diagnose.Full, Network: strings.Repeat("n", 80),
 		Text: `13 reserved, 13 in one namespace of process 7, mounted at "/a\"/` + strings.Repeat("tenant", 20) + `", from 10.9.8.7`})
 	state, text := nodeOf(t, a)
 	for path, text := range map[string]string{
-		NodePath: text, "/healthz": beside(t, a, "localhost", "/healthz").Body.String(), "/readyz": beside(t, a, "localhost", "/readyz").Body.String(),
+		NodePath: text, "/healthz": beside(a, "localhost", "/healthz").Body.String(),
+		"/readyz": beside(a, "localhost", "/readyz").Body.String(),
 	} {
 		for _, name := range names {
 			if strings.Contains(text, name) || !strings.Contains(text, "13 in one namespace") {
@@ -69,78 +69,101 @@ func TestNodeStateNamesNothing(t *testing.T) {
 			}
 		}
 	}
-	if len(state.Findings) < 5 || len(state.Networks) != 3 || state.Networks[0].Reservations["in-use"]["container-live"] == 0 || state.Configuration != "c0ffee" {
+	if n := state.Networks; len(state.Findings) < 5 || len(n) != 3 || n[0].Reservations["in-use"] == 0 || state.Configuration != "c0ffee" {
 		t.Errorf("it is not all there: %s", text)
 	}
-	const found = `31 in one namespace of process 7, mounted at "/tenant/\"web", from 10.9.8.7:80, 10.9.8.7, [fd00:9::1]:80 and fd00:9::1: 5 leaked.`
-	const want = `31 in one namespace of process 7, mounted at "...", from an address, an address, an address and an address 5 leaked.`
+	const found = `31 of process 7, mounted at "/tenant/\"web", from 10.9.8.7:80, 10.9.8.7, [fd00:9::1]:80 and fd00:9::1: 5 leaked.`
+	const want = `31 of process 7, mounted at "...", from an address, an address, an address and an address 5 leaked.`
 	if got := nameless(found); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
 
-// What the state says in the situations of a node, and since when.
+// What state, health, metrics and log say in the situations of a node, and since when. The log says findings when they
+// change, not in each pass. A refused pass ends none, but reports a source that has never answered.
 func TestNodeState(t *testing.T) {
+	dir, conf := t.TempDir(), filepath.Join(t.TempDir(), "podnet.conf")
+	cnitest.Write(t, conf, `{"cniVersion":"1.0.0","name":"podnet","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/16"}}`, 0)
 	synctest.Test(t, func(t *testing.T) {
-		a := bare(Options{SourceNames: []string{"cri"}})
+		a, log := logging(t, Options{DataDir: dir, Networks: []string{"podnet"}, Source: podsource.Func(nil), SourceNames: []string{"cri"}})
 		begin := time.Now()
-		entry := func(network string, why gc.Reason) gc.Entry {
-			return gc.Entry{Reason: why, Verdict: why.Verdict(), Reservation: &hostlocal.Reservation{Network: network, IP: netip.MustParseAddr("10.1.0.2")}}
+		in := func(network string, why gc.Reason) []gc.Entry {
+			e := entry("10.1.0.2", "", why)
+			e.Network = network
+			return []gc.Entry{e}
 		}
+		fine, leak, two := in("podnet", gc.ContainerLive), in("podnet", gc.NotTried), in("podnet", gc.TwoPods)
 		for _, row := range []struct {
 			reason string
 			dryRun bool
+			conf   string
 			err    error
 			found  []gc.Entry
-			notes  []string // of configurations
-			want   []string // word, network, and the minute since which it is so
+			live   string // a live pod's address that is not reserved
+			want   string // word, network, and the minute since which it is so
+			logged string // the words
 		}{
-			{reason: "before the first pass nothing is known", want: []string{"UNKNOWN  0"}},
-			{reason: "the first pass was refused, and a configuration is yet to come", err: errAway, notes: []string{"none"}, want: []string{"UNKNOWN  1", "UNKNOWN  1"}},
-			{reason: "another one, too", err: errAway, want: []string{"UNKNOWN  1", "UNKNOWN  1"}},
-			{reason: "a leak is released by the next pass", found: []gc.Entry{entry("podnet", gc.NotTried)}},
-			{reason: "but not in dry run", dryRun: true, found: []gc.Entry{entry("podnet", gc.NotTried)}, want: []string{"LEAKED podnet 4"}},
-			{reason: "a container that only podman knows", found: []gc.Entry{entry("other", gc.NetworkNotNamed)}},
-			{reason: "a leak is there again, and a conflict, which is less grave", dryRun: true,
-				found: []gc.Entry{entry("podnet", gc.TwoPods), entry("podnet", gc.NotTried)},
-				want:  []string{"LEAKED podnet 6", "CONFLICT podnet 6"}},
-			{reason: "a pass that judged nothing ends no finding", dryRun: true, err: errAway, want: []string{"UNKNOWN  7", "LEAKED podnet 6", "CONFLICT podnet 6"}},
-			{reason: "all is well, but a configuration can't be read", found: []gc.Entry{entry("podnet", gc.ContainerLive)}, notes: []string{"none"},
-				want: []string{"CONFIG  8"}},
-			{reason: "the conflict is a new one", found: []gc.Entry{entry("podnet", gc.TwoPods)}, want: []string{"CONFLICT podnet 9"}},
-			{reason: "no pass has ended for long", want: []string{"UNKNOWN  9", "CONFLICT podnet 9"}},
+			{reason: "before the first pass nothing is known", want: "UNKNOWN  0"},
+			{reason: "the first pass was refused, and a configuration is yet to come", conf: "none", err: errAway, want: "UNKNOWN  1, UNKNOWN  1"},
+			{reason: "another one, after the hook has ended", err: errAway, want: "UNKNOWN  1, UNKNOWN  1", logged: "UNKNOWN"},
+			{reason: "a third one", err: errAway, want: "UNKNOWN  1, UNKNOWN  1"},
+			{reason: "a leak is released by the next pass", found: leak},
+			{reason: "but not in dry run", dryRun: true, found: leak, want: "LEAKED podnet 5", logged: "LEAKED"},
+			{reason: "a container that only podman knows", found: in("other", gc.NetworkNotNamed), logged: "LEAKED"},
+			{reason: "a leak is there again, and a conflict, which is less grave", dryRun: true, found: slices.Concat(leak, two),
+				want: "LEAKED podnet 7, CONFLICT podnet 7", logged: "LEAKED CONFLICT"},
+			{reason: "a pass that judged nothing ends no finding", dryRun: true, err: errAway,
+				want: "UNKNOWN  8, LEAKED podnet 7, CONFLICT podnet 7"},
+			{reason: "and repeats none", dryRun: true, found: slices.Concat(leak, two), want: "LEAKED podnet 7, CONFLICT podnet 7"},
+			{reason: "all is well, but a configuration can't be read", conf: "none", found: fine, want: "CONFIG  10", logged: "CONFIG"},
+			{reason: "an address is not reserved, and another plugin's", found: fine, live: "192.0.2.9"},
+			{reason: "an address is not reserved", found: fine, live: "10.1.0.9", want: "UNRESERVED  12", logged: "UNRESERVED"},
+			{reason: "it is not yet", found: fine, live: "10.1.0.9", want: "UNRESERVED  12"},
+			{reason: "the conflict is a new one", found: two, want: "CONFLICT podnet 14", logged: "CONFLICT"},
+			{reason: "no pass has ended for long", want: "UNKNOWN  14, CONFLICT podnet 14"},
 		} {
-			a.opts.Passes.DryRun = row.dryRun
+			a.opts.Passes.DryRun, a.opts.CNIConf = row.dryRun, []string{cmp.Or(row.conf, conf)}
+			from, waits := len(log.String()), row.err == nil && row.found == nil
 			switch {
-			case row.err != nil || row.found != nil:
-				report := gc.Report{Started: time.Now(), Networks: []string{"podnet"}, Reservations: row.found}
+			case !waits:
+				report := gc.Report{Started: time.Now(), DataDir: dir, Networks: []string{"podnet"}, Reservations: row.found, Looks: 1}
 				report.Sources = []gc.SourceReport{{Name: "cri"}}
 				if row.err != nil {
 					report.Sources[0].Error = row.err.Error()
 				}
-				a.statuses.note(report, row.err, nil, row.notes)
-				a.noteNode(time.Now())
-			case a.statuses.get().passes > 0:
+				if ip, err := netip.ParseAddr(row.live); err == nil {
+					report.Unreserved = []gc.Claim{{IP: ip, Pods: []*gc.Pod{{Name: "web"}}}}
+				}
+				a.note(report, row.err, nil)
+				a.log(&report)
+				a.hookEnded()
+			case a.last.Load().passes > 0:
 				time.Sleep(gc.DefaultInterval + passTime)
 			}
 			state, _ := nodeOf(t, a)
-			var got, words []string
-			for line := range strings.Lines(get(a, "/healthz").Body.String()) {
-				word, _, _ := strings.Cut(line, ":")
-				words = append(words, word)
-			}
-			for i, f := range state.Findings {
-				if i+1 >= len(words) || words[i+1] != f.Word {
-					t.Errorf("%s: health has %q, and not %s", row.reason, words, f.Word)
-				}
+			metrics, health := get(a, "/metrics").Body.String(), get(a, "/healthz").Body.String()
+			var got []string
+			for _, f := range state.Findings {
 				got = append(got, fmt.Sprintf("%s %s %.0f", f.Word, f.Network, f.Since.Sub(begin).Minutes()))
+				if _, after, found := strings.Cut(health, "\n"+f.Word+": "); !found {
+					t.Errorf("%s: health does not say %s, or in another order: %s", row.reason, f.Word, health)
+				} else {
+					health = "\n" + after
+				}
+				if of := fmt.Sprintf("hostlocal_gc_findings{network=%q,word=%q} ", f.Network, f.Word); !waits && !strings.Contains(metrics, of) {
+					t.Errorf("%s: there is no %s", row.reason, of)
+				}
 			}
-			word := "OK"
-			if len(row.want) > 0 {
-				word, _, _ = strings.Cut(row.want[0], " ")
+			word, _, _ := strings.Cut(cmp.Or(row.want, diagnose.OK), " ")
+			if text := strings.Join(got, ", "); text != row.want || state.Word != word {
+				t.Errorf("%s: %s; findings %s, want %s", row.reason, state.Word, text, row.want)
 			}
-			if diff := cmp.Diff(row.want, got); diff != "" || state.Word != word {
-				t.Errorf("%s: %s; findings (-want +got):\n%s", row.reason, state.Word, diff)
+			var words []string
+			for _, found := range regexp.MustCompile(`("findings"="|; )([A-Z-]+): `).FindAllStringSubmatch(log.String()[from:], -1) {
+				words = append(words, found[2])
+			}
+			if text := strings.Join(words, " "); text != row.logged {
+				t.Errorf("%s: logged is %q, want %q", row.reason, log.String()[from:], row.logged)
 			}
 			time.Sleep(time.Minute)
 		}
