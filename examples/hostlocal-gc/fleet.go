@@ -26,6 +26,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/reportjson"
 )
 
@@ -86,21 +87,22 @@ Exit status: 0 all nodes are fine, 3 some are not, 1 error.`,
 	return c
 }
 
-// A fleetNode is what is known of a node.
+// A fleetNode is a node with its agent, or an agent that is on no node yet. Of two agents on a node there is one each.
 type fleetNode struct {
 	Node  string           `json:"node"`
 	Word  string           `json:"word"`            // that of its agent, or UNKNOWN
 	Error string           `json:"error,omitempty"` // why its agent gave no answer
 	State *agent.NodeState `json:"state,omitempty"` // the answer
+	pod   *corev1.Pod      // of the agent; nil if there is none
+	err   error            // that of Error
 }
 
 // fleetReport is the output. Its JSON is a contract.
 type fleetReport struct {
-	SchemaVersion  int            `json:"schemaVersion"`
-	Nodes          []fleetNode    `json:"nodes"`          // the gravest first
-	Fine           int            `json:"fine"`           // the number of those that are OK
-	Configurations map[string]int `json:"configurations"` // nodes by the hash of their agents' settings
-	Note           string         `json:"note,omitempty"` // why nodes without an agent are not known
+	SchemaVersion int         `json:"schemaVersion"`
+	Nodes         []fleetNode `json:"nodes"`          // the gravest first
+	Fine          int         `json:"fine"`           // the number of those that are OK
+	Note          string      `json:"note,omitempty"` // why nodes without an agent are not known
 }
 
 // fleet runs the command.
@@ -113,7 +115,8 @@ func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = f.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context}).ClientConfig()
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: f.context}
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		err = errors.New("there is none: --kubeconfig says where")
 	}
@@ -170,17 +173,17 @@ func askFleet(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetF
 		return nil, fmt.Errorf("listing the agents: %w", err)
 	}
 	if len(pods.Items) == 0 {
-		return nil, fmt.Errorf("there is no agent: no pod in namespace %s has the labels %s; --namespace and --selector say which", f.namespace, f.selector)
+		return nil, fmt.Errorf("there is no agent: no pod in namespace %s has the labels %s; --namespace and --selector say which",
+			f.namespace, f.selector)
 	}
-	r := &fleetReport{SchemaVersion: reportjson.SchemaVersion, Configurations: make(map[string]int)}
-	var agents []fleetAgent
+	r := &fleetReport{SchemaVersion: reportjson.SchemaVersion}
 	known := make(map[string]bool)
 	for _, ready := range []bool{true, false} { // one that can't answer is of interest if it is alone: after a rollout an old one may end
 		for i := range pods.Items {
 			p := &pods.Items[i]
 			node := cmp.Or(p.Spec.NodeName, "pod "+p.Name) // no node was found for it
 			if answers(p) == ready && (ready || !known[node]) {
-				known[node], agents = true, append(agents, fleetAgent{node, p})
+				known[node], r.Nodes = true, append(r.Nodes, fleetNode{Node: node, pod: p})
 			}
 		}
 	}
@@ -190,10 +193,10 @@ func askFleet(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetF
 	}
 	for _, name := range names {
 		if !known[name] {
-			agents = append(agents, fleetAgent{name, nil})
+			r.Nodes = append(r.Nodes, fleetNode{Node: name})
 		}
 	}
-	return r, r.ask(ctx, client, f, agents)
+	return r, r.ask(ctx, client, f)
 }
 
 // nodeNames lists the nodes, without their specs and statuses: those of thousands are large.
@@ -219,74 +222,56 @@ func answers(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodRunning && p.DeletionTimestamp == nil
 }
 
-// A fleetAgent is an agent, or a node without one.
-type fleetAgent struct {
-	node string
-	pod  *corev1.Pod // nil if there is none
-}
-
-// ask asks the agents, several at once. Of two on a node the graver answer counts. It is an error if none answers, and
-// one could not be asked or serves no port.
-func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags, agents []fleetAgent) error {
-	r.Nodes = make([]fleetNode, len(agents))
-	errs := make([]error, len(agents))
+// ask asks the agents, several at once, and sorts the nodes. It is an error if none answers, and one could not be asked or
+// serves no port.
+func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags) error {
 	var asking sync.WaitGroup
 	free := make(chan struct{}, askedAtOnce)
-	for i, at := range agents {
+	for i := range r.Nodes {
 		free <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-free }()
-			n := fleetNode{Node: at.node, Word: diagnose.Unknown}
-			if n.State, errs[i] = askAgent(ctx, client, f, at.node, at.pod); errs[i] == nil {
+			n := &r.Nodes[i]
+			if n.State, n.err = askAgent(ctx, client, f, n); n.err == nil {
 				n.Word = n.State.Word
-			} else {
-				n.Error = strings.TrimPrefix(errs[i].Error(), "error trying to reach service: ") // apimachinery, pkg/util/proxy
+				return
 			}
-			r.Nodes[i] = n
+			n.Word = diagnose.Unknown
+			n.Error = strings.TrimPrefix(n.err.Error(), "error trying to reach service: ") // apimachinery, pkg/util/proxy
 		})
 	}
 	asking.Wait()
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("asking the agents: %w", err)
 	}
-	answered, none := false, error(nil)
-	for i, n := range r.Nodes {
+	var none error
+	answered := false
+	for _, n := range r.Nodes {
 		switch {
 		case n.State != nil:
 			answered = true
-		case apierrors.IsForbidden(errs[i]):
-			none = fmt.Errorf("asking the agents: %w", errs[i])
+		case apierrors.IsForbidden(n.err):
+			none = fmt.Errorf("asking the agents: %w", n.err)
 		case strings.HasSuffix(n.Error, "connection refused"):
 			none = fmt.Errorf("no agent serves port %s: they need --metrics-listen, as in the component deploy/monitoring", f.port)
 		}
-	}
-	if none != nil && !answered {
-		return none
-	}
-	slices.SortStableFunc(r.Nodes, func(a, b fleetNode) int {
-		return cmp.Or(cmp.Compare(gravity(a.Word), gravity(b.Word)), cmp.Compare(a.Node, b.Node))
-	})
-	known := make(map[string]bool)
-	r.Nodes = slices.DeleteFunc(r.Nodes, func(n fleetNode) bool {
-		if known[n.Node] {
-			return true
-		}
-		if known[n.Node] = true; n.Word == diagnose.OK {
+		if n.Word == diagnose.OK {
 			r.Fine++
 		}
-		if n.State != nil {
-			r.Configurations[n.State.Configuration]++
-		}
-		return false
+	}
+	if !answered && none != nil {
+		return none
+	}
+	gravity := func(word string) int { return slices.Index(diagnose.Words(), word) } // one of a later version comes first
+	slices.SortFunc(r.Nodes, func(a, b fleetNode) int {
+		return cmp.Or(cmp.Compare(gravity(a.Word), gravity(b.Word)), cmp.Compare(a.Node, b.Node))
 	})
 	return nil
 }
 
-// gravity is the place of a word among all. One that this version does not know comes first.
-func gravity(word string) int { return slices.Index(diagnose.Words(), word) }
-
 // askAgent returns the state of a node.
-func askAgent(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags, node string, p *corev1.Pod) (*agent.NodeState, error) {
+func askAgent(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags, n *fleetNode) (*agent.NodeState, error) {
+	p := n.pod
 	switch {
 	case p == nil:
 		return nil, errors.New("no agent runs here")
@@ -315,8 +300,59 @@ func askAgent(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetF
 		return nil, fmt.Errorf("its agent answers in version %d, and this command knows %d", state.SchemaVersion, agent.NodeSchema)
 	case state.SchemaVersion < 1 || state.Word == "" || len(state.Word) > maxWord:
 		return nil, fmt.Errorf("something else than an agent answers at port %s", f.port)
-	case state.Node != "" && state.Node != node:
+	case state.Node != "" && state.Node != n.Node:
 		return nil, fmt.Errorf("the agent of another node answers: %s", state.Node)
 	}
 	return state, nil
+}
+
+// fleetWidth is the usual width of a screen in columns: a node has one line, also in a pipe.
+const fleetWidth = 80
+
+// fleetText returns the screen: a line for each node that needs a person, and a summary.
+func (a *app) fleetText(r *fleetReport, now time.Time) string {
+	var out strings.Builder
+	var rows [][]term.Cell
+	for _, n := range r.Nodes {
+		if n.Word == diagnose.OK {
+			continue
+		}
+		what, since := n.Error, ""
+		if n.State != nil && len(n.State.Findings) > 0 {
+			first := n.State.Findings[0]
+			what, since = first.Text, term.Age(now, first.Since)
+			if first.Network != "" {
+				what = first.Network + ": " + what
+			}
+			if more := len(n.State.Findings) - 1; more > 0 {
+				what = fmt.Sprintf("(+%d) %s", more, what)
+			}
+		}
+		rows = append(rows, []term.Cell{{Text: n.Node}, {Text: n.Word}, {Text: since}, {Text: what}})
+	}
+	width := cmp.Or(a.screen.Width, fleetWidth)
+	if len(rows) > 0 {
+		head := []term.Column{{Title: "NODE"}, {Title: "STATE"}, {Title: "SINCE", Right: true}, {Title: "WHAT (-o json has all)"}}
+		for line := range strings.Lines(term.Screen{}.Table(head, rows)) {
+			if text := []rune(line); len(text) > width+1 { // with the line's end
+				line = string(text[:width-1]) + "…\n"
+			}
+			out.WriteString(line)
+		}
+	}
+	fmt.Fprintf(&out, "%d of %d nodes are fine.\n", r.Fine, len(r.Nodes))
+	if r.Note != "" {
+		fmt.Fprintln(&out, term.Screen{Width: width}.Fold(term.Clean(r.Note)))
+	}
+	return out.String()
+}
+
+// fleetJSON returns the JSON, without characters that may change what a terminal shows.
+func fleetJSON(r *fleetReport) string {
+	var out, clean strings.Builder
+	_ = writeJSON(&out, r) // of plain values
+	for line := range strings.Lines(out.String()) {
+		fmt.Fprintln(&clean, term.Clean(strings.TrimSuffix(line, "\n")))
+	}
+	return clean.String()
 }

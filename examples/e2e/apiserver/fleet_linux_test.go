@@ -90,7 +90,6 @@ node-07  MISSING    AGE  podnett: it has no directory in a, while pods have addâ
 node-11  UNKNOWN         dial tcp 10.99.0.12:9777: connect: connection refused
 node-23  LEAKED    AGE  podnet: 2 reservations, 1 leaked, 1 in use
 27 of 30 nodes are fine.
-Agents with other settings than most: node-07, node-23.
 `
 	var got string
 	defer func() {
