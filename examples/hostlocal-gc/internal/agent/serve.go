@@ -36,9 +36,6 @@ const (
 	// limits what is written at the same time: a report is kept until its clients have read it.
 	maxConns   = 256
 	maxReports = 3
-	// graceTime is the time that open answers have when the agent ends. Then their connections are
-	// closed.
-	graceTime = 300 * time.Millisecond
 )
 
 // A server serves one address.
@@ -69,26 +66,17 @@ func (a *Agent) listen(ctx context.Context) (servers []server, _ error) {
 	return servers, nil
 }
 
-// serve answers until ctx ends, and returns soon after.
+// serve answers until ctx ends. It closes all connections then.
 func (s server) serve(ctx context.Context) error {
 	h := &http.Server{
 		Handler: s.handler, ConnState: new(connections).note,
 		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
 		MaxHeaderBytes: maxHeader,
 	}
-	ended := make(chan struct{})
-	defer context.AfterFunc(ctx, func() {
-		defer close(ended)
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
-		defer cancel()
-		if h.Shutdown(grace) != nil {
-			_ = h.Close() // closes the remaining connections
-		}
-	})()
+	defer context.AfterFunc(ctx, func() { _ = h.Close() })()
 	if err := h.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serving HTTP: %w", err)
 	}
-	<-ended
 	return nil
 }
 
@@ -115,7 +103,7 @@ func (c *connections) note(conn net.Conn, state http.ConnState) {
 
 // handler serves all endpoints. They are read-only.
 func (a *Agent) handler() http.Handler {
-	mux := a.harmless(true)
+	mux := a.harmless()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, debugPath, http.StatusFound)
 	})
@@ -128,15 +116,15 @@ func (a *Agent) handler() http.Handler {
 // pkg/util/proxy/upgradeaware.go: UseLocationHost), so the node's state is for requests with any name.
 func (a *Agent) metricsHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", a.checkHost(a.harmless(false)))
+	mux.Handle("/", a.checkHost(a.harmless()))
 	mux.HandleFunc("GET "+NodePath, a.node)
 	return mux
 }
 
-func (a *Agent) harmless(detailed bool) *http.ServeMux {
+func (a *Agent) harmless() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", a.healthy(detailed))
-	mux.HandleFunc("GET /readyz", a.ready(detailed))
+	mux.HandleFunc("GET /healthz", a.healthy)
+	mux.HandleFunc("GET /readyz", a.ready)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{Registry: a.registry}))
 	mux.HandleFunc("GET "+NodePath, a.node)
 	return mux
@@ -178,11 +166,8 @@ func (a *Agent) meant(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	host = strings.Trim(host, "[]")
-	listen, _, _ := net.SplitHostPort(a.opts.Listen)
-	metrics, _, _ := net.SplitHostPort(a.opts.MetricsListen)
-	_, err := netip.ParseAddr(host)
-	return err == nil || host != "" && slices.Contains([]string{"localhost", listen, metrics, a.opts.Node}, host)
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil || host == "localhost" || host == a.opts.Node && host != ""
 }
 
 // debug serves the report of the last pass: as a page if the client names HTML, as browsers do, or asks
@@ -223,38 +208,24 @@ func (a *Agent) debug(w http.ResponseWriter, r *http.Request) {
 
 // healthy says that the process answers. A restart would repair neither a source nor a disk that
 // fails, and would lose what was learned of the node's clock (R5).
-func (a *Agent) healthy(detailed bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintln(w, "ok")
-		a.writeFindings(w, detailed)
-	}
-}
+func (a *Agent) healthy(w http.ResponseWriter, _ *http.Request) { a.writeFindings(w, "ok") }
 
 // ready says whether each source has answered, and not against the settings. A setting that is wrong then stops a
-// rollout. What fails later does not: the agent waits for it, and so would the next one. Only detailed answers
-// have the error, which may name a pod.
-func (a *Agent) ready(detailed bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		last := a.last.Load()
-		if last.ready {
-			a.healthy(detailed)(w, r)
-			return
-		}
-		w.WriteHeader(http.StatusServiceUnavailable)
-		fmt.Fprintln(w, "waiting for a pass in which each source answers, and live pods' addresses have their network's directory")
-		if detailed && last.err != nil {
-			fmt.Fprintln(w, last.err)
-		}
-		a.writeFindings(w, detailed)
+// rollout. What fails later does not: the agent waits for it, and so would the next one.
+func (a *Agent) ready(w http.ResponseWriter, r *http.Request) {
+	if a.last.Load().ready {
+		a.healthy(w, r)
+		return
 	}
+	w.WriteHeader(http.StatusServiceUnavailable)
+	a.writeFindings(w, "waiting for a pass in which each source answers, and live pods' addresses have their network's directory")
 }
 
-// writeFindings writes the findings, one a line. Only detailed ones have what a tenant may have named.
-func (a *Agent) writeFindings(w io.Writer, detailed bool) {
+// writeFindings writes a line, and the findings without what a tenant may have named, one a line.
+func (a *Agent) writeFindings(w io.Writer, line string) {
+	fmt.Fprintln(w, line)
 	for _, f := range a.all(a.last.Load(), time.Now()) {
-		if !detailed {
-			f.Text = nameless(f.Text) // before the line is cut
-		}
+		f.Text = nameless(f.Text) // before the line is cut
 		fmt.Fprintln(w, f.Line())
 	}
 }

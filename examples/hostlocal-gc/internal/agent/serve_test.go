@@ -10,9 +10,6 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,27 +17,25 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// serving serves an agent until stop, or the test ends. dial sends a text on a connection of its own.
-func serving(t *testing.T, a *Agent) (dial func(text string) net.Conn, stop func()) {
+// serving serves an agent until the test ends, also with open connections. dial sends a text on a connection of its own.
+func serving(t *testing.T, a *Agent) (dial func(text string) net.Conn) {
 	ctx, cancel := context.WithCancel(t.Context())
 	l := pipeListener{make(chan net.Conn), make(chan struct{})}
 	ended := make(chan error, 1)
 	go func() { ended <- (server{l, a.handler()}).serve(ctx) }()
-	stop = sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(stop)
 	return func(text string) net.Conn {
 		client, server := net.Pipe()
-		t.Cleanup(func() { _ = client.Close() })
 		l.conns <- server
 		go func() { _, _ = io.WriteString(client, text) }() // fails once the agent closes it
 		synctest.Wait()
 		return client
-	}, stop
+	}
 }
 
 // A pipeListener accepts in-memory connections, since synctest's clock does not wait for a network.
@@ -82,7 +77,7 @@ func code(t *testing.T, c net.Conn) int {
 // answered. The number is limited: the one that did nothing for longest is closed.
 func TestCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dial, _ := serving(t, withoutPasses(Options{}))
+		dial := serving(t, withoutPasses(Options{}))
 		held := make([]net.Conn, maxConns)
 		for i := range held {
 			held[i] = dial([]string{"", "GET /heal"}[i%2])
@@ -119,7 +114,7 @@ func TestSlowReaders(t *testing.T) {
 			report.Reservations = append(report.Reservations, entry(fmt.Sprintf("10.0.0.%d", i), "c", gc.Unowned))
 		}
 		a.note(report, nil, nil)
-		dial, _ := serving(t, a)
+		dial := serving(t, a)
 		for _, path := range []string{debugPath, debugPath + "?format=html"} {
 			for range maxReports {
 				dial(request(path))
@@ -139,26 +134,10 @@ func TestSlowReaders(t *testing.T) {
 	})
 }
 
-// Clients that keep their connections open delay the agent's end by the grace time at most.
-func TestServeEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dial, stop := serving(t, withoutPasses(Options{}))
-		half := dial("GET /heal")
-		dial(request("/healthz")) // reads no answer, and a pipe has no buffer
-		dial("POST /metrics HTTP/1.1\r\nHost: [::1]\r\nContent-Length: 100\r\n\r\nslow")
-		begun := time.Now()
-		stop()
-		_, _ = io.Copy(io.Discard, half) // until the agent closes it
-		if took := time.Since(begun); took > graceTime+50*time.Millisecond {
-			t.Errorf("it took %v of false time", took)
-		}
-	})
-}
-
 // A browser on the node, or with a forwarded port, must not let a page of another site read the
 // agent's answers, even if that site's name resolves to loopback.
 func TestHostHeader(t *testing.T) {
-	a := withoutPasses(Options{Listen: "agent.example:9776", MetricsListen: "metrics.example:9777", Node: "node-1"})
+	a := withoutPasses(Options{Node: "node-1"})
 	for _, row := range []struct {
 		reason, host string
 		ok           bool
@@ -168,8 +147,6 @@ func TestHostHeader(t *testing.T) {
 		{"IPv6 without a port", "[::1]", true},
 		{"the node's address, as probes and Prometheus have it", "192.0.2.7:9777", true},
 		{"a port that was forwarded", "localhost:8080", true},
-		{"the name to listen on", "agent.example:9776", true},
-		{"the name to serve metrics on", "metrics.example:9777", true},
 		{"the node's name", "node-1", true},
 		{"another site", "attacker.example:9776", false},
 		{"another site, whose name begins as an address", "127.0.0.1.attacker.example", false},
@@ -182,15 +159,7 @@ func TestHostHeader(t *testing.T) {
 			}
 		}
 	}
-	// The address for metrics does not serve pods' names, which an error may have.
-	a.note(gc.Report{}, nil, nil) // nothing is reserved, so it asked no source, and is not ready
-	a.note(gc.Report{}, errAway, nil)
-	for path, want := range map[string]string{"/readyz": "503 was refused", debugPath: "404 not found"} {
-		all, metrics := get(a, path), beside(a, "127.0.0.1", path)
-		code, text, _ := strings.Cut(want, " ")
-		if got := metrics.Body.String(); strconv.Itoa(metrics.Code) != code || !strings.Contains(got, text) ||
-			strings.Contains(got, errAway.Error()) || !strings.Contains(all.Body.String(), errAway.Error()) {
-			t.Errorf("%s gives %d %s\nand beside the metrics %d %s", path, all.Code, all.Body, metrics.Code, got)
-		}
+	if got := beside(a, "127.0.0.1", debugPath); got.Code != http.StatusNotFound {
+		t.Errorf("the address for metrics serves the report: %d", got.Code)
 	}
 }

@@ -59,10 +59,8 @@ func TestNodeStateNamesNothing(t *testing.T) {
 	last.found = append(last.found, diagnose.Finding{Word: diagnose.Full, Network: strings.Repeat("n", 80),
 		Text: `13 reserved, 13 in one namespace of process 7, mounted at "/a\"/` + strings.Repeat("tenant", 20) + `", from 10.9.8.7`})
 	state, text := nodeOf(t, a)
-	for path, text := range map[string]string{
-		NodePath: text, "/healthz": beside(a, "localhost", "/healthz").Body.String(),
-		"/readyz": beside(a, "localhost", "/readyz").Body.String(),
-	} {
+	for _, path := range []string{NodePath, "/healthz", "/readyz"} {
+		text := beside(a, "localhost", path).Body.String()
 		for _, name := range names {
 			if strings.Contains(text, name) || !strings.Contains(text, "13 in one namespace") {
 				t.Errorf("%s has %s, or not all: %s", path, name, text)
