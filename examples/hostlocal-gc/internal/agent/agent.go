@@ -67,7 +67,10 @@ type Agent struct {
 	started    time.Time
 	last       atomic.Pointer[status] // replaced by passes only, one at a time
 	hookOver   atomic.Bool            // the hook at the start has ended, well or not; never reset
-	logged     []string               // the findings that were logged last; used by passes only
+
+	// Used by passes only.
+	answered map[string]bool // by name in reports: whether the source ever answered
+	logged   []string        // the findings that were logged last
 
 	registry *prometheus.Registry
 	passes   *metrics.Collector
@@ -96,7 +99,8 @@ func New(opts Options) (*Agent, error) {
 
 // withoutPasses returns an agent without a reconciler.
 func withoutPasses(opts Options) *Agent {
-	a := &Agent{opts: opts, inquiry: diagnose.NewInquiry(opts.SourceNames), look: (*diagnose.Place).Look, started: time.Now()}
+	a := &Agent{opts: opts, inquiry: diagnose.NewInquiry(opts.SourceNames), look: (*diagnose.Place).Look, started: time.Now(),
+		answered: make(map[string]bool)}
 	a.last.Store(&status{ended: a.started})
 	a.register()
 	return a

@@ -31,7 +31,6 @@ type status struct {
 	causes        diagnose.Causes // of the leaks that were found and are still there, or were released last
 	confs         []cniconf.Network
 	notes         []string                // why some of --cni-conf could not be read
-	answered      map[string]bool         // by name in reports: whether the source ever answered
 	found         []diagnose.Finding      // after the last pass
 	since         map[[2]string]time.Time // since when findings exist, by word and network
 	// ready is set after a pass in which all sources answered, each answer counted, and no address of a live pod
@@ -56,12 +55,9 @@ func (a *Agent) note(report gc.Report, err error, causes diagnose.Causes) {
 	if !s.stale {
 		s.shown = report
 	}
-	answered := make(map[string]bool)
-	maps.Copy(answered, s.answered)
 	for _, source := range report.Sources {
-		answered[source.Name] = answered[source.Name] || source.Error == ""
+		a.answered[source.Name] = a.answered[source.Name] || source.Error == ""
 	}
-	s.answered = answered
 	refused := errors.Is(err, gc.ErrRefused)
 	if !refused { // after a refusal the hook tries again
 		a.hookOver.Store(true)
@@ -144,7 +140,7 @@ func (a *Agent) found(s *status) []diagnose.Finding {
 	if !answers {
 		all = append(all, unknown("the disk of the data directory does not answer", "The node's kernel log says why."))
 	}
-	if silent := a.neverAnswered(s); len(silent) > 0 {
+	if silent := a.neverAnswered(s.err); len(silent) > 0 {
 		all = append(all, unknown("no answer since the start: "+strings.Join(silent, ", "),
 			"Is it up, is its socket mounted, and may the agent ask it?"))
 	}
@@ -157,12 +153,12 @@ func unknown(text, do string) diagnose.Finding {
 
 // neverAnswered returns the sources that have given no answer since the start. A source that hangs may
 // be in no report by name.
-func (a *Agent) neverAnswered(s *status) (names []string) {
-	if len(s.answered) == 0 && errors.Is(s.err, gc.ErrRefused) {
+func (a *Agent) neverAnswered(err error) (names []string) {
+	if len(a.answered) == 0 && errors.Is(err, gc.ErrRefused) {
 		return a.opts.SourceNames
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.answered)) {
-		if !s.answered[name] {
+	for _, name := range slices.Sorted(maps.Keys(a.answered)) {
+		if !a.answered[name] {
 			names = append(names, name)
 		}
 	}
