@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,18 +43,13 @@ func TestReadyOnceEachSourceAnswered(t *testing.T) {
 	// The hook's time may be up while a pass reads the disk. The next pass is refused then.
 	const refused = "UNKNOWN: the last pass was refused, and released nothing"
 	cnitest.Until(t, "a pass is refused", func() bool { return strings.Contains(get(a, "/healthz").Body.String(), refused) })
-	for _, row := range []struct {
-		reason, path string
-		status       int
-		want         string
-	}{
-		{"it lives", "/healthz", 200, "ok\n"},
-		{"it waits for a source", "/readyz", 503, "waiting for a pass in which each source answers, "},
-		{"a person sees why", debugPath + "?format=html", 200, "no answer of the pod sources counts, so nothing was released: "},
-		{"a person sees why", "/readyz", 503, refused},
+	for path, want := range map[string]string{ // it lives, it waits for a source, and a person sees why
+		"/healthz": "200 ok\n", "/readyz": "503 waiting for a pass in which each source answers, ",
+		debugPath + "?format=html": "200 no answer of the pod sources counts, so nothing was released: ",
 	} {
-		if got := get(a, row.path); got.Code != row.status || !strings.Contains(got.Body.String(), row.want) {
-			t.Errorf("%s: %s gives %d without %q:\n%s", row.reason, row.path, got.Code, row.want, got.Body)
+		got := get(a, path)
+		if code, text, _ := strings.Cut(want, " "); strconv.Itoa(got.Code) != code || !strings.Contains(got.Body.String(), text) {
+			t.Errorf("%s gives %d without %q:\n%s", path, got.Code, text, got.Body)
 		}
 	}
 	if !cnitest.Exists(leaked) {

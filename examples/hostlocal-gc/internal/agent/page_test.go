@@ -171,7 +171,8 @@ func TestLastVerdictsStay(t *testing.T) {
 func TestPageEscapes(t *testing.T) {
 	want := ""
 	for _, v := range []string{
-		"x", hostile, `"><img src=x onerror=alert(1)>`, "' onclick='x", "</style><script>", "</svg></td>", "<!--", "{{.Node}}", "\xff<",
+		"x", `<script>alert("1&2")</script>`, `"><img src=x onerror=alert(1)>`, "' onclick='x", "</style><script>", "</svg></td>",
+		"<!--", "{{.Node}}", "\xff<",
 		"a\u2028b", "&lt;", "\x00\r\n\t>",
 	} {
 		e := entry("10.0.0.2", v, gc.TwoPods) // also a hazard
