@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -23,7 +24,6 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/utils/keymutex"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/logs"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -33,7 +33,7 @@ import (
 
 // serve starts up and serves until a signal ends it. Before it has the lock a signal ends the process.
 func serve(o options) error {
-	log := logs.New(os.Stderr, logs.Text, 0)
+	log := logr.FromSlogHandler(slog.NewTextHandler(os.Stderr, nil))
 	// Who can read the record's directory can lock it, and so keep each next server from starting.
 	if err := errors.Join(makePrivate(o.runDir), os.MkdirAll(o.stateDir, 0o700), os.Chmod(o.stateDir, 0o700)); err != nil {
 		return fmt.Errorf("making the directories of the socket and the record: %w", err)

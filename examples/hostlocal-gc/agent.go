@@ -13,12 +13,15 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/logs"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-// defaultListen is on loopback: a report names pods and addresses.
-const defaultListen = "127.0.0.1:9776"
+const (
+	// defaultListen is on loopback: a report names pods and addresses.
+	defaultListen = "127.0.0.1:9776"
+	// formatText of a log is key=value, as logfmt. The other one is formatJSON.
+	formatText = "text"
+)
 
 func (a *app) agentCommand() *cobra.Command {
 	c := &cobra.Command{
@@ -53,7 +56,7 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	p.BoolVar(&f.dryRun, "dry-run", false, "release nothing, and take no lock: only show what leaked")
 	p.StringVar(&f.listen, "listen", defaultListen, "serve all endpoints at this `HOST:PORT`; --listen= serves nothing")
 	p.StringVar(&f.metricsListen, "metrics-listen", "", "also serve the endpoints that name no pod: /metrics, /healthz, /readyz and /node, at this `HOST:PORT`")
-	p.StringVar(&f.logFormat, "log-format", logs.Text, "`FORMAT` of the log: text (key=value) or json")
+	p.StringVar(&f.logFormat, "log-format", formatText, "`FORMAT` of the log: text (key=value) or json")
 	f.judge(c)
 	return c
 }
@@ -70,7 +73,7 @@ func (a *app) agent(ctx context.Context, given *pflag.FlagSet) error {
 	if err := f.checkAllNetworks(); err != nil {
 		return err
 	}
-	if !slices.Contains(logs.Formats(), f.logFormat) {
+	if f.logFormat != formatText && f.logFormat != formatJSON {
 		return usagef("there is no log format %q: give text or json", f.logFormat)
 	}
 	for flag, address := range map[string]string{"--listen": f.listen, "--metrics-listen": f.metricsListen} {

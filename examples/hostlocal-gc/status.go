@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"strings"
 
@@ -14,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/logs"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
@@ -100,7 +100,16 @@ func (a *app) notePermission(err error) {
 }
 
 // logger logs to stderr, up to the level of -v. Below level 0 only the report says what was done.
-func (a *app) logger() logr.Logger { return logs.New(a.stderr, a.flags.logFormat, a.flags.verbose) }
+func (a *app) logger() logr.Logger {
+	opts := &slog.HandlerOptions{Level: slog.Level(-a.flags.verbose)}
+	switch {
+	case a.flags.verbose < 0:
+		return logr.Discard()
+	case a.flags.logFormat == formatJSON:
+		return logr.FromSlogHandler(slog.NewJSONHandler(a.stderr, opts))
+	}
+	return logr.FromSlogHandler(slog.NewTextHandler(a.stderr, opts))
+}
 
 // note prints a note to stderr: stdout may go to a pipe.
 func (a *app) note(format string, args ...any) {

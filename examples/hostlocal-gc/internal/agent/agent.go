@@ -205,8 +205,7 @@ func (a *Agent) end(working *sync.WaitGroup) {
 	}()
 	select {
 	case <-done:
-		a.opts.Passes.Logger.Info("Ended")
 	case <-time.After(endTime):
-		a.opts.Passes.Logger.Info("Ended in the middle of a pass that hangs")
 	}
+	a.opts.Passes.Logger.Info("Ended")
 }
