@@ -64,7 +64,7 @@ func TestPageSays(t *testing.T) {
 		}), errAway, []string{`<div class="alert"><b>UNKNOWN: no answer since the start: file.</b>`, "is its socket mounted",
 			"<p>Sources, asked twice: cri (3 entries), file (no answer).</p>"}, "alert live"},
 		{"a pod, and where it was seen", Options{}, report(held), nil, []string{
-			`<b class="in-use">in-use</b></td><td>its container belongs to a live pod <small>R3</small></td>`,
+			`<b class="in-use">in-use</b></td><td title="R3">its container belongs to a live pod</td>`,
 			`, cri: sandbox c">ns/web</td>`}, "alert"},
 		{"a dry run keeps the range full", Options{CNIConf: []string{conf}, Passes: gc.Options{DryRun: true}},
 			report(entry("10.0.0.2", "c", gc.Unowned)), nil, []string{"Dry run: nothing is released.",
