@@ -37,7 +37,7 @@ func TestAgentFlags(t *testing.T) {
 		{"the defaults", "--network a --source file:a", defaults(func(f *flags) { f.node = "other" })},
 		{"all", all, defaults(func(f *flags) {
 			f.dataDir, f.networks, f.sources, f.require = "/run/x", []string{"a", "b"}, []string{"file:a", "file:b"}, []string{"ns/me"}
-			f.allowEmpty, f.requestTimeout, f.minAge, f.startingFor = true, time.Minute, minAge(6*time.Minute), time.Hour
+			f.allowEmpty, f.requestTimeout, f.minAge, f.startingFor = true, time.Minute, 6*time.Minute, time.Hour
 			f.interval, f.startupTimeout, f.dryRun = time.Minute, 10*time.Second, true
 			f.listen, f.metricsListen, f.cniConf, f.node, f.kubeconfig = ":80", ":81", []string{"/etc/x"}, "n", "/k"
 			f.verbose, f.logFormat = 2, "json"
@@ -53,7 +53,7 @@ func TestAgentFlags(t *testing.T) {
 		}
 		opts, f := a.passes(), row.want
 		want := gc.Options{
-			MinAge: time.Duration(f.minAge), RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor,
+			MinAge: f.minAge, RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor,
 			Interval: f.interval, StartupTimeout: f.startupTimeout, DryRun: f.dryRun, Logger: opts.Logger,
 		}
 		if diff := cmp.Diff(want, opts, cmpopts.IgnoreUnexported(want.Logger)); diff != "" {

@@ -19,11 +19,8 @@ import (
 // agent in the middle of a pass, and SIGHUP does no harm, neither in the first pass nor at the end.
 func TestInterrupt(t *testing.T) {
 	n, nw := spoiled(t)
-	for _, name := range []string{"list", "plan", "release", "show", "map", "check", "agent"} {
+	for _, name := range []string{"plan", "release", "map", "check", "agent"} {
 		args := []string{name, "--data-dir", "networks", "--network", "podnet", "--source", "file:pipe"}
-		if name == "show" {
-			args = append(args, "10.244.1.2")
-		}
 		signal, status := os.Signal(os.Interrupt), statusInterrupted
 		if name == "agent" {
 			args, signal, status = append(args, "--listen="), syscall.SIGTERM, statusDone
@@ -74,14 +71,13 @@ func TestNotRoot(t *testing.T) {
 		}
 	}
 	for _, row := range []struct{ reason, path, args string }{
-		{"the files are root's, and their names may be read", filepath.Join("networks", "podnet", "10.244.1.2"), "list --source file:pods.json"},
-		{"the same of a pass", filepath.Join("networks", "podnet", "10.244.1.2"), "plan --source file:pods.json"},
+		{"the files are root's, and their names may be read", filepath.Join("networks", "podnet", "10.244.1.2"), "plan --all --source file:pods.json"},
 		{"the same of check", filepath.Join("networks", "podnet", "10.244.1.2"), "check --source file:pods.json --cni-dir /none"},
-		{"the network's directory", filepath.Join("networks", "podnet"), "list --source file:pods.json"},
+		{"the network's directory", filepath.Join("networks", "podnet"), "plan --all --source file:pods.json"},
 		{"the same of check", filepath.Join("networks", "podnet"), "check --source file:pods.json --cni-dir /none"},
 		{"the kernel can't be asked, so check proposes nothing though the runtime answers", "pods.json", "check --cni-dir /none"},
-		{"the data dir", "networks", "list --source file:pods.json"},
-		{"what is above it", ".", "list --source file:pods.json"},
+		{"the data dir", "networks", "plan --all --source file:pods.json"},
+		{"what is above it", ".", "plan --all --source file:pods.json"},
 	} {
 		path := filepath.Join(n.dir, row.path)
 		if err := os.Chmod(filepath.Join(n.dir, "pods.json"), 0o644); err != nil {
@@ -103,18 +99,6 @@ func TestNotRoot(t *testing.T) {
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// A source that never answers does not hang the command, and has then said nothing.
-func TestSourceThatNeverAnswers(t *testing.T) {
-	n, _ := spoiled(t)
-	if err := syscall.Mkfifo(filepath.Join(n.dir, "pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	shown := run(t, n.dir, nil, "show", "10.244.1.2", "--data-dir", "networks", "--source", "file:pipe", "--timeout", "100ms")
-	if shown.status != statusError || strings.Contains(shown.stdout, "no live entry") {
-		t.Errorf("exit status %d: %s%s", shown.status, shown.stdout, shown.stderr)
 	}
 }
 
@@ -159,11 +143,10 @@ func TestLookingChangesNothing(t *testing.T) {
 	data := filepath.Join(n.dir, "networks")
 	before := traces(t, data)
 	for _, args := range []string{
-		"list --source file:pods.json", "list -o json --source file:cut.json",
+		"plan --all --source file:pods.json", "plan -o json --source file:cut.json",
 		"plan --source file:pods.json", "plan --exit-code --min-age 1s --allow-foreign * --source file:pods.json", "plan --source file:cut.json",
-		"release --dry-run --source file:pods.json", "release --dry-run --network podnet --min-age 1s --source file:pods.json",
 		"map --source file:pods.json --cni-dir .", "map --source file:cut.json",
-		"list --network none --source file:pods.json", "release --network podnet --source file:cut.json",
+		"plan --network none --source file:pods.json", "release --network podnet --source file:cut.json",
 	} {
 		run(t, n.dir, nil, append(strings.Fields(args), "--data-dir", "networks")...)
 		if diff := cmp.Diff(before, traces(t, data)); diff != "" {

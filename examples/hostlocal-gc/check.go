@@ -79,9 +79,6 @@ Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
 
 // check runs the command.
 func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
-	if err := a.flags.check(); err != nil {
-		return err
-	}
 	ctx, cancel := a.within(ctx)
 	defer cancel()
 	confs, unread, err := a.configurations()

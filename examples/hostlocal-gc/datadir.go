@@ -19,24 +19,15 @@ import (
 // error here, since a person may have mistyped it. The library takes it for an empty one.
 func (a *app) dataDir() (*hostlocal.Store, []string, error) {
 	dir := a.flags.dataDir
-	switch info, err := os.Stat(dir); {
-	case errors.Is(err, fs.ErrNotExist):
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("data dir %s: there is no such directory; --data-dir says where host-local keeps its networks", dir)
-	case err != nil:
-		return nil, nil, fmt.Errorf("data dir: %w", err)
-	case !info.IsDir():
-		return nil, nil, fmt.Errorf("data dir %s is not a directory", dir)
 	}
 	store := hostlocal.New(dir)
 	names, err := store.Networks()
-	if err != nil {
-		return nil, nil, err
+	if last, _ := filepath.Glob(filepath.Join(dir, "last_reserved_ip*")); err == nil && len(names) == 0 && len(last) > 0 {
+		err = fmt.Errorf("data dir %s is itself a network's directory; the data dir is the directory above it", dir)
 	}
-	last, _ := filepath.Glob(filepath.Join(dir, "last_reserved_ip*")) // an error is about the pattern
-	if len(names) == 0 && len(last) > 0 {
-		return nil, nil, fmt.Errorf("data dir %s is itself a network's directory; the data dir is the directory above it", dir)
-	}
-	return store, names, nil
+	return store, names, err
 }
 
 // asked returns the networks that --network names, or all that have a directory.

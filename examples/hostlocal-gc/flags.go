@@ -4,7 +4,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -31,7 +30,7 @@ type flags struct {
 	sources        []string
 	node           string
 	kubeconfig     string
-	minAge         minAge
+	minAge         time.Duration
 	startingFor    time.Duration
 	requestTimeout time.Duration
 	foreign        []string
@@ -39,19 +38,17 @@ type flags struct {
 	allowEmpty     bool
 	require        []string
 
-	format   string
-	exitCode bool
-	dryRun   bool
-
-	cniConf []string
-
-	ips []string
-	yes bool
+	format        string
+	all, exitCode bool
+	ips           []string
+	yes           bool
 
 	cniDir  string
 	subnets []string
 
 	// of the agent
+	dryRun                   bool
+	cniConf                  []string
 	interval, startupTimeout time.Duration
 	listen, metricsListen    string
 }
@@ -107,8 +104,8 @@ func (f *flags) judge(c *cobra.Command) {
 	c.Flags().StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "`NAME` of this node in Kubernetes; else $NODE_NAME, or else the host's name")
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
 		"kubeconfig `FILE` for the API server (default: the account of this pod)")
-	c.Flags().Var(&f.minAge, "min-age",
-		"keep what is younger than this `AGE`, at least 1s (default "+short(gc.DefaultMinAge)+", or as --runtime-request-timeout requires). "+
+	c.Flags().DurationVar(&f.minAge, "min-age", 0,
+		"keep what is younger than this `AGE`, at least 1s (default "+age(gc.DefaultMinAge)+", or as --runtime-request-timeout requires). "+
 			"An age below the default is used only if the sources see every ADD in flight, every address and every attachment")
 	c.Flags().DurationVar(&f.requestTimeout, "runtime-request-timeout", gc.DefaultRuntimeRequestTimeout,
 		"kubelet's runtimeRequestTimeout `T` on this node: an ADD may take twice as long")
@@ -136,43 +133,8 @@ func (f *flags) confs(c *cobra.Command) {
 			"of which a pod gets one address")
 }
 
-// ranges adds the flag that names the configurations of the agent.
-func (f *flags) ranges(c *cobra.Command) {
-	c.Flags().StringArrayVar(&f.cniConf, "cni-conf", nil,
-		"take the ranges from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")
-}
-
 func (f *flags) output(c *cobra.Command) {
 	c.Flags().StringVarP(&f.format, "output", "o", formatTable, "`FORMAT`: "+strings.Join(formats(), ", "))
-}
-
-func (f *flags) exit(c *cobra.Command) {
-	c.Flags().BoolVar(&f.exitCode, "exit-code", false, "exit with 3 when something is leaked (of a plan, or with --dry-run)")
-}
-
-// check returns an error for values that are wrong on any node.
-func (f *flags) check() error {
-	if !slices.Contains(formats(), f.format) {
-		return usagef("there is no output format %q: give one of %s", f.format, strings.Join(formats(), ", "))
-	}
-	if f.dataDir == "" {
-		return usagef("--data-dir is empty")
-	}
-	if f.timeout < 0 {
-		return usagef("--timeout %v is negative", f.timeout)
-	}
-	for _, name := range f.networks {
-		switch {
-		case name == gc.AllNetworks && len(f.networks) > 1:
-			return usagef("--network '*' means all networks; remove the other --network")
-		case name != gc.AllNetworks && !hostlocal.ValidName(name):
-			return usagef("--network %q is not the name of a network", name)
-		}
-	}
-	if slices.Contains(f.foreign, "") {
-		return usagef("--allow-foreign is empty")
-	}
-	return nil
 }
 
 // allNetworks reports whether --network is '*'.
@@ -191,6 +153,9 @@ func (f *flags) checkAllNetworks() error {
 // source returns the source that the flags name, or that of a usual node.
 func (a *app) source() (podsource.Source, error) {
 	f := &a.flags
+	if !slices.Contains(formats(), f.format) {
+		return nil, usagef("there is no output format %q: give one of %s", f.format, strings.Join(formats(), ", "))
+	}
 	env := source.Env{Node: f.node, Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.logger(),
 		LongestADD: max(f.startingFor, source.LongestADD(f.requestTimeout)), AllowEmpty: f.allowEmpty}
 	for _, text := range f.require {
@@ -211,7 +176,7 @@ func (a *app) source() (podsource.Source, error) {
 func (a *app) options() gc.Options {
 	f := &a.flags
 	return gc.Options{
-		MinAge: time.Duration(f.minAge), RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor,
+		MinAge: f.minAge, RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor,
 		AllowForeign: f.foreign, Memory: f.memoryFile(), Logger: a.logger(),
 	}
 }
@@ -229,27 +194,5 @@ func (f *flags) memoryFile() string {
 	return cmp.Or(f.memory, defaultMemory)
 }
 
-// minAge is the value of --min-age. Zero means that the flag was not given: the default then
-// follows from --runtime-request-timeout.
-type minAge time.Duration
-
-func (m *minAge) Set(text string) error {
-	d, err := time.ParseDuration(text)
-	if err == nil && d < time.Second {
-		err = errors.New("it must be at least 1s")
-	}
-	*m = minAge(d)
-	return err
-}
-
-func (m *minAge) String() string {
-	if *m == 0 {
-		return "" // the help text names the default
-	}
-	return short(time.Duration(*m))
-}
-
-func (m *minAge) Type() string { return "duration" }
-
-// short writes a duration without the units that are zero: "7m".
-func short(d time.Duration) string { return term.Age(time.Time{}.Add(d+1), time.Time{}.Add(1)) }
+// age writes a duration without the units that are zero: "7m".
+func age(d time.Duration) string { return term.Age(time.Time{}.Add(d+1), time.Time{}.Add(1)) }

@@ -126,7 +126,7 @@ func TestJSON(t *testing.T) {
 			}
 		}
 	}
-	args := []string{"list", "--data-dir", "networks", "--source", "file:-", "-o", "json"}
+	args := []string{"plan", "--data-dir", "networks", "--source", "file:-", "-o", "json"}
 	empty := run(t, newNode(t).dir, strings.NewReader("[{}]"), args...)
 	if r := readReport(t, empty.stdout); len(r.Networks)+len(r.Reservations) > 0 || empty.status != statusDone {
 		t.Errorf("exit status %d and %q, want a report of nothing", empty.status, empty.stdout)

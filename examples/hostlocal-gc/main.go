@@ -4,12 +4,10 @@
 // containers that no longer exist, in one pass or as an agent.
 //
 //	hostlocal-gc check     what is wrong, in one line
-//	hostlocal-gc list      every reservation with its verdict
-//	hostlocal-gc plan      what release would do, and why
+//	hostlocal-gc plan      what release would do, and why; --all and --ip show more
 //	hostlocal-gc release   one pass, which releases in the networks that are named
 //	hostlocal-gc agent     such passes at its start and from then on
 //	hostlocal-gc fleet     the nodes of a cluster that need a person, as their agents say
-//	hostlocal-gc show      all that is known of one address
 //	hostlocal-gc map       the address range as a picture
 //	hostlocal-gc repair    writes files of live pods again that somebody removed
 //

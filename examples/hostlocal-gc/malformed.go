@@ -42,11 +42,10 @@ the plugin's lock, if
 	c.Flags().BoolVar(&a.flags.yes, "yes", false, "remove them")
 	a.flags.judge(c)
 	c.RunE = work(func(ctx context.Context) error {
-		a.flags.format = formatTable
 		if len(a.flags.networks) == 0 || a.flags.allNetworks() {
 			return a.unnamed("in which network are the files?")
 		}
-		s, err := a.checkedSource()
+		s, err := a.source()
 		if err != nil {
 			return err
 		}
@@ -132,7 +131,7 @@ func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result, answers []p
 		return fmt.Errorf("that needs a source that lists the pods of network %s, and --source netns, as root and on the node", r.Network)
 	}
 	f := &a.flags
-	least := max(time.Duration(f.minAge), f.startingFor, source.LongestADD(f.requestTimeout))
+	least := max(f.minAge, f.startingFor, source.LongestADD(f.requestTimeout))
 	if asOf.Sub(r.ReservedAt) < least {
 		return fmt.Errorf("too young: a file must be %v older than the sources' answers", least)
 	}

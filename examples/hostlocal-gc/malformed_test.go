@@ -48,7 +48,7 @@ func TestRemoveMalformed(t *testing.T) {
 			s.nw.write("10.1.0.9", garbage, 0)
 		}, false, "kept podnet/10.1.0.3, podnet/10.1.0.9: too young: "},
 		{"dated in the future", func(s *situation) { s.nw.date("10.1.0.3", -time.Hour) }, false, "too young"},
-		{"younger than --min-age", func(s *situation) { s.minAge = minAge(3 * time.Hour) }, false, "must be 3h0m0s older"},
+		{"younger than --min-age", func(s *situation) { s.minAge = 3 * time.Hour }, false, "must be 3h0m0s older"},
 		{"younger than an ADD may take here", func(s *situation) { s.requestTimeout = time.Hour }, false, "must be 2h10m0s older"},
 		{"the list is older (hazard 62)", func(s *situation) { s.list.AsOf = time.Now().Add(-110 * time.Minute) }, false, "too young"},
 		{"the list is dated in the future (hazard 75)", func(s *situation) { s.list.AsOf = time.Now().Add(time.Hour) }, false,

@@ -10,9 +10,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -23,6 +25,23 @@ type result struct {
 	gc.Report
 	judged bool // the sources gave an answer that counts
 	causes diagnose.Causes
+	said   []podsource.Answer // of the sources
+}
+
+// A recorder records the last answer of a source, a union. Its lock is held during the call, which
+// may end shortly after the pass if a source hangs.
+type recorder struct {
+	podsource.Source
+	sync.Mutex
+	answer podsource.Answer
+}
+
+func (l *recorder) Pods(ctx context.Context) (podsource.Answer, error) {
+	l.Lock()
+	defer l.Unlock()
+	a, err := l.Source.Pods(ctx)
+	l.answer = a
+	return a, err
 }
 
 // within bounds ctx by --timeout.
@@ -33,13 +52,15 @@ func (a *app) within(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, a.flags.timeout)
 }
 
+func dry(opts *gc.Options) { opts.DryRun = true }
+
 // look makes a dry pass with the source of the flags.
 func (a *app) look(ctx context.Context) (result, error) {
-	s, err := a.checkedSource()
+	s, err := a.source()
 	if err != nil {
 		return result{}, err
 	}
-	return a.pass(ctx, s, func(opts *gc.Options) { opts.DryRun = true })
+	return a.pass(ctx, s, dry)
 }
 
 // pass makes one pass over the data directory, with options that a command changes.
@@ -55,7 +76,8 @@ func (a *app) pass(ctx context.Context, s podsource.Source, change func(*gc.Opti
 	}
 	opts := a.onceOptions()
 	change(&opts)
-	reconciler, err := gc.New(store, a.asked(names), s, opts)
+	recorded := &recorder{Source: s}
+	reconciler, err := gc.New(store, a.asked(names), recorded, opts)
 	if err != nil {
 		return result{}, usageError{err}
 	}
@@ -66,7 +88,9 @@ func (a *app) pass(ctx context.Context, s podsource.Source, change func(*gc.Opti
 	}
 	a.printError(report.Err)
 	causes, _ := diagnose.NewInquiry(a.flags.sources).Find(ctx, &report, nil)
-	return result{report, !errors.Is(err, gc.ErrRefused), causes}, nil
+	recorded.Lock()
+	defer recorded.Unlock()
+	return result{report, !errors.Is(err, gc.ErrRefused), causes, recorded.answer.Members()}, nil
 }
 
 // onceOptions are the options of a command's single pass, in which one source may take all of
@@ -75,11 +99,6 @@ func (a *app) onceOptions() gc.Options {
 	opts := a.options()
 	opts.SourceTimeout = cmp.Or(a.flags.timeout, 24*time.Hour) // the maximum
 	return opts
-}
-
-// entries returns the entries of a network.
-func (r *result) entries(network string) []*gc.Entry {
-	return slices.DeleteFunc(r.shown(), func(e *gc.Entry) bool { return e.Network != network })
 }
 
 // shown returns the entries of the requested networks.
@@ -93,24 +112,14 @@ func (r *result) shown() (of []*gc.Entry) {
 	return of
 }
 
-// at returns the entries of an address.
-func (r *result) at(ip netip.Addr) []*gc.Entry {
-	return slices.DeleteFunc(r.shown(), func(e *gc.Entry) bool { return e.IP != ip })
-}
-
-// elsewhere says in which networks that were not requested an address is reserved. It is empty if
-// there are none.
-func (r *result) elsewhere(ip netip.Addr) string {
-	var names []string
+// at returns the entries of an address in all networks.
+func (r *result) at(ip netip.Addr) (of []*gc.Entry) {
 	for i := range r.Reservations {
 		if e := &r.Reservations[i]; e.IP == ip {
-			names = append(names, e.Network)
+			of = append(of, e)
 		}
 	}
-	if len(names) == 0 || len(r.at(ip)) > 0 {
-		return ""
-	}
-	return fmt.Sprintf("it is reserved in %s, which --network does not name", strings.Join(names, ", "))
+	return of
 }
 
 // leaked reports whether something is leaked in the requested networks.
@@ -120,30 +129,17 @@ func (r *result) leaked() bool {
 	})
 }
 
-// list runs the command.
-func (a *app) list(ctx context.Context) error {
-	done, err := a.look(ctx)
-	if err != nil {
-		return err
-	}
-	return a.print(&done, view{all: true})
-}
-
-// checkedSource checks the flags and returns their source.
-func (a *app) checkedSource() (podsource.Source, error) {
-	if err := a.flags.check(); err != nil {
-		return nil, err
-	}
-	return a.source()
-}
-
-// plan runs the command plan, and release --dry-run.
+// plan runs the command.
 func (a *app) plan(ctx context.Context) error {
+	chosen, err := a.flags.selection()
+	if err != nil {
+		return err
+	}
 	done, err := a.look(ctx)
 	if err != nil {
 		return err
 	}
-	if err := a.print(&done, view{tail: "Nothing was released: this is a plan."}); err != nil {
+	if err := a.print(&done, view{all: a.flags.all, only: chosen}); err != nil {
 		return err
 	}
 	if a.flags.exitCode && done.leaked() {
@@ -154,22 +150,13 @@ func (a *app) plan(ctx context.Context) error {
 
 // release runs the command.
 func (a *app) release(ctx context.Context) error {
-	if a.flags.dryRun {
-		if len(a.flags.ips) > 0 {
-			return usagef("--ip narrows what is released, and --dry-run releases nothing; plan shows all")
-		}
-		return a.plan(ctx)
-	}
-	if a.flags.exitCode {
-		return usagef("--exit-code is for plan and release --dry-run")
-	}
 	if len(a.flags.networks) == 0 {
 		return a.unnamed("release works only on networks that are named")
 	}
 	if err := a.flags.checkAllNetworks(); err != nil {
 		return err
 	}
-	s, err := a.checkedSource()
+	s, err := a.source()
 	if err != nil {
 		return err
 	}
@@ -184,31 +171,34 @@ func (a *app) release(ctx context.Context) error {
 	return errors.Join(a.print(&done, view{released: true}), chosen.refused(&done))
 }
 
-// A selection is what --ip narrows a release to: all if it is empty.
+// A selection is what --ip narrows a command to: all if it is empty.
 type selection []netip.Addr
 
-// selection reads the flag.
+// selection reads the flag. Addresses in any spelling are those that host-local names.
 func (f *flags) selection() (s selection, err error) {
 	for _, text := range f.ips {
-		ip, err := parseAddress(text)
-		if err != nil {
-			return nil, usagef("--ip: %w", err)
+		ip, err := netip.ParseAddr(text)
+		if err == nil && ip.Zone() != "" {
+			err = errors.New("host-local knows no zones")
 		}
-		if !slices.Contains(s, ip) {
+		if err != nil {
+			return nil, usagef("--ip: %q is no address: %w", text, err)
+		}
+		if ip = ip.Unmap(); !slices.Contains(s, ip) {
 			s = append(s, ip)
 		}
 	}
 	return s, nil
 }
 
-// has reports whether a leak is selected.
+// has reports whether a reservation is selected.
 func (s selection) has(r *hostlocal.Reservation) bool { return len(s) == 0 || slices.Contains(s, r.IP) }
 
 // refused returns an error for each address of --ip that was not released.
 func (s selection) refused(r *result) error {
 	var errs []error
 	for _, ip := range s {
-		why := cmp.Or(r.elsewhere(ip), "it is not reserved")
+		why := "it is not reserved"
 		for _, e := range r.at(ip) {
 			if e.Verdict == gc.Released {
 				why = ""
@@ -221,4 +211,55 @@ func (s selection) refused(r *result) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// of says who has an address, by the files and by each source.
+func (a *app) of(ip netip.Addr, r *result) string {
+	var networks, owners []string
+	for _, e := range r.at(ip) {
+		networks, owners = append(networks, e.Network), append(owners, e.ContainerID)
+	}
+	head := fmt.Sprintf("%v is reserved in %s.", ip, strings.Join(networks, ", "))
+	if networks == nil {
+		head = fmt.Sprintf("%v is not reserved in %s.", ip, r.DataDir)
+	}
+	var rows [][]term.Cell
+	say := func(m *podsource.Answer, style term.Style, text string) {
+		rows = append(rows, []term.Cell{{Text: m.Source}, {Text: text, Style: style}})
+	}
+	for i := range r.said {
+		m, before := &r.said[i], len(rows)
+		for j := range m.Pods {
+			p := &m.Pods[j]
+			owns := slices.ContainsFunc(owners, func(id string) bool { return id != "" && slices.Contains(p.ContainerIDs, id) })
+			switch has := slices.Contains(p.IPs, ip); {
+			case owns && has:
+				say(m, term.Plain, podText(p)+" has the container and the address")
+			case owns:
+				say(m, term.Plain, podText(p)+" has the container")
+			case has:
+				say(m, term.Plain, podText(p)+" has the address")
+			}
+		}
+		switch {
+		case m.Source == "": // no source was asked
+		case m.Err != nil:
+			say(m, term.Yellow, diagnose.InFlags("no answer: "+m.Err.Error()))
+		case len(rows) == before:
+			say(m, term.Dim, "no live entry has the address or the container")
+		}
+	}
+	return a.section(term.Plain, head+" The sources say:", rows)
+}
+
+// podText names an entry of a source.
+func podText(p *podsource.Pod) string {
+	name := cmp.Or(p.Origin, "an entry without a name")
+	if p.Name != "" {
+		name = p.Namespace + "/" + p.Name
+	}
+	if p.HasFinished() {
+		name += ", which has finished,"
+	}
+	return name
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"strings"
@@ -38,15 +37,15 @@ func leakyNode(t *testing.T) *node {
 func TestFewRows(t *testing.T) {
 	n := leakyNode(t)
 	run := func(args ...string) outcome { return run(t, n.dir, nil, append(args, "--data-dir", "networks")...) }
-	const leaks = "... 228 more leaked: unowned (-o json has all)\n"
+	const leaks = "... 228 more: unowned (-o json has all)\n"
 	for _, row := range []struct {
 		reason, args string
 		rows         int
 		more         string
 	}{
 		{"leaks, beside three young ones", "plan --source file:pods.json", 12 + 3, leaks},
-		{"... and ten that are in use", "list --source file:pods.json", 12 + 3 + 10, leaks},
-		{"no source answers", "list --source file:cut.json", 12, "... 241 more (-o json has all)\n"},
+		{"... and ten that are in use", "plan --all --source file:pods.json", 12 + 3 + 10, leaks},
+		{"no source answers", "plan --all --source file:cut.json", 12, "... 241 more: source-failed (-o json has all)\n"},
 		{"no source answers, and the disk alone is no plan", "plan --source file:cut.json", 0, ""},
 	} {
 		got := run(strings.Fields(row.args)...)
@@ -57,7 +56,7 @@ func TestFewRows(t *testing.T) {
 	if got := readReport(t, run("plan", "--source", "file:pods.json", "-o", "json").stdout); len(got.Reservations) != 253 {
 		t.Errorf("the JSON has %d reservations, and all are wanted", len(got.Reservations))
 	}
-	if got := run("release", "--source", "file:pods.json", "--network", "podnet"); !strings.Contains(got.stdout, "... 228 more released: ") {
+	if got := run("release", "--source", "file:pods.json", "--network", "podnet"); !strings.Contains(got.stdout, "... 228 more: released-leak") {
 		t.Errorf("of a release:\n%s", got.stdout)
 	}
 }
@@ -65,10 +64,10 @@ func TestFewRows(t *testing.T) {
 // A source's error is printed first, and only once.
 func TestErrorOnceAndFirst(t *testing.T) {
 	n := leakyNode(t)
-	for _, name := range []string{"list", "plan", "map", "show 10.244.1.2", "release"} {
+	for _, name := range []string{"plan", "plan --ip 10.244.1.2", "map", "release"} {
 		for _, format := range []string{"table", "json"} {
 			args := append(strings.Fields(name), "--data-dir", "networks", "--network", "podnet", "--source", "file:cut.json")
-			if format == "json" && name[0] != 's' && name != "map" {
+			if format == "json" && name != "map" {
 				args = append(args, "-o", format)
 			}
 			cmd := command(t, n.dir, args...)
@@ -86,8 +85,8 @@ func TestErrorOnceAndFirst(t *testing.T) {
 			if got.status != statusError || !strings.HasPrefix(first, "hostlocal-gc: ") || !strings.Contains(first, "file:cut.json: ") {
 				t.Errorf("%v: exit status %d, and the first line is %q", args, got.status, first)
 			}
-			if format == "table" && strings.Contains(rest, "cut.json: ") != (name[0] == 's') { // show says it of each source
-				t.Errorf("%v says it twice, or show does not:\n%s", args, text)
+			if format == "table" && strings.Contains(rest, "cut.json: ") != strings.Contains(name, "--ip") { // which says it of each source
+				t.Errorf("%v says it twice, or does not say it of a source:\n%s", args, text)
 			}
 		}
 	}
@@ -112,7 +111,6 @@ func TestReleaseByAddress(t *testing.T) {
 		{"no address", []string{"--ip", "web"}, 4, 2, `"web" is no address`},
 		{"one address twice", []string{"--ip", "10.1.0.2", "--ip", "::ffff:10.1.0.2"}, 4, 1, "10.1.0.2 was not released"},
 		{"an address with a zone", []string{"--ip", "fe80::1%eth0"}, 4, 2, "no zones"},
-		{"a dry run shows all", []string{"--ip", "10.1.0.3", "--dry-run"}, 4, 2, "--dry-run"},
 	} {
 		n := newNode(t)
 		podnet := n.network("podnet", "10.1.0.0/24")
@@ -147,16 +145,15 @@ func TestAddressElsewhere(t *testing.T) {
 	other := n.network("other", "10.2.0.0/24")
 	other.add(sandbox("gone"), time.Hour)
 	n.pods("pods.json", pod{Namespace: "shop", Name: "web", ContainerIDs: []string{sandbox("web")}})
-	const elsewhere = "it is reserved in other, which --network does not name"
 	for _, row := range []struct {
 		reason string
 		args   []string
 		status int
 		says   string
 	}{
-		{"to be shown", []string{"show", "10.2.0.2"}, 0, "10.2.0.2: " + elsewhere},
-		{"to be shown, and nobody has it", []string{"show", "10.2.0.9"}, 0, "10.2.0.9: it is not reserved in networks\nWhat the sources say:\n  file  no live entry has "},
-		{"to be released", []string{"release", "--ip", "10.2.0.2"}, 1, "10.2.0.2 was not released: " + elsewhere},
+		{"to be shown", []string{"plan", "--ip", "10.2.0.2"}, 0, "10.2.0.2 is reserved in other. The sources say:\n  file  no live entry has "},
+		{"to be shown, and nobody has it", []string{"plan", "--ip", "10.2.0.9"}, 0, "10.2.0.9 is not reserved in networks. The sources say:\n  file  no live entry has "},
+		{"to be released", []string{"release", "--ip", "10.2.0.2"}, 1, "10.2.0.2 was not released: it is leaked in network other: "},
 	} {
 		got := run(t, n.dir, nil, append(row.args, "--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json")...)
 		if got.status != row.status || !strings.Contains(got.stdout+got.stderr, row.says) || !other.there("10.2.0.2") {
@@ -197,21 +194,14 @@ func TestVerdicts(t *testing.T) {
 	n, nw := every(t)
 	flags := []string{"--data-dir", "networks", "--network", "podnet", "--source", "file:pods.json", "-o", "json"}
 
-	for _, cmd := range []string{"list", "plan"} {
-		got := run(t, n.dir, nil, append([]string{cmd}, flags...)...)
-		if diff := cmp.Diff(everyVerdict, verdicts(t, got.stdout)); diff != "" || got.status != statusDone {
-			t.Errorf("%s: exit status %d, verdicts (-want +got):\n%s", cmd, got.status, diff)
-		}
-		for _, e := range readReport(t, got.stdout).Reservations {
-			if want := map[string]string{"10.244.1.3": "unknown", "10.244.1.6": "torn"}[e.IP.String()]; e.Cause != want {
-				t.Errorf("%s: %v has the cause %q, want %q", cmd, e.IP, e.Cause, want)
-			}
-		}
+	got := run(t, n.dir, nil, append([]string{"plan"}, flags...)...)
+	if diff := cmp.Diff(everyVerdict, verdicts(t, got.stdout)); diff != "" || got.status != statusDone {
+		t.Errorf("exit status %d, verdicts (-want +got):\n%s", got.status, diff)
 	}
-
-	shown := run(t, n.dir, nil, append([]string{"show", "10.244.1.6"}, flags[:len(flags)-2]...)...).stdout
-	if want := "  cause      torn (file or cache entry cut short)\n"; !strings.Contains(shown, want) {
-		t.Errorf("%q is not in:\n%s", want, shown)
+	for _, e := range readReport(t, got.stdout).Reservations {
+		if want := map[string]string{"10.244.1.3": "unknown", "10.244.1.6": "torn"}[e.IP.String()]; e.Cause != want {
+			t.Errorf("%v has the cause %q, want %q", e.IP, e.Cause, want)
+		}
 	}
 
 	want := make(map[string]string)
@@ -231,15 +221,5 @@ func TestVerdicts(t *testing.T) {
 			}
 		}
 		maps.DeleteFunc(want, func(_, v string) bool { return v == "released" })
-	}
-}
-
-// A source of a single pass may take as long as the whole, and without a timeout the longest that there is.
-func TestSourceTimeout(t *testing.T) {
-	for args, want := range map[string]time.Duration{"": 30 * time.Second, "--timeout 3m": 3 * time.Minute, "--timeout 0": 24 * time.Hour} {
-		a := &app{stderr: io.Discard}
-		if err := a.listCommand().ParseFlags(strings.Fields(args)); err != nil || a.onceOptions().SourceTimeout != want {
-			t.Errorf("%s: %v, error %v, want %v", args, a.onceOptions().SourceTimeout, err, want)
-		}
 	}
 }

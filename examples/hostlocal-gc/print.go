@@ -18,9 +18,9 @@ import (
 
 // A view selects what a command shows of a report.
 type view struct {
-	all      bool   // also what is in use or was not judged
-	released bool   // something may have been released
-	tail     string // ends the summary
+	all      bool      // also what is in use or was not judged
+	released bool      // something may have been released
+	only     selection // these alone, with what the sources say of them
 }
 
 // print writes a result to stdout in the format that -o asks for.
@@ -37,8 +37,13 @@ func (a *app) print(r *result, v view) error {
 			a.showNetwork(&out, r, n, v)
 		}
 	}
-	out.WriteString(a.attention(r))
-	out.WriteString(a.summary(r, v))
+	for _, ip := range v.only {
+		out.WriteString(a.of(ip, r))
+	}
+	if v.only == nil {
+		out.WriteString(a.attention(r))
+		out.WriteString(a.summary(r, v))
+	}
 	_, err := io.WriteString(a.stdout, out.String())
 	return err
 }
@@ -122,23 +127,10 @@ func (a *app) sentence(r *result, v view) string {
 	if !r.judged {
 		return out.String()
 	}
-	if v.tail != "" {
-		out.WriteString(" " + v.tail)
-	}
-	if v.released {
-		out.WriteString(lockTime(&r.Report))
+	if !v.released {
+		out.WriteString(" Nothing was released: this is a plan.")
 	}
 	return out.String() + a.nextCheck(&r.Report, v.released)
-}
-
-// lockTime says how long ADDs may have waited.
-func lockTime(r *gc.Report) string {
-	if r.LockHeld == 0 {
-		untried := slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool { return e.Reason == gc.NotTried })
-		return map[bool]string{true: " The plugin's lock was not taken.", false: " The plugin's lock was not needed."}[untried]
-	}
-	return fmt.Sprintf(" The plugin's lock was held for %s, at most %s at a time.",
-		r.LockHeld.Round(time.Microsecond), r.LongestHold.Round(time.Microsecond))
 }
 
 // nextCheck says when a second pass is worthwhile, counted from this one, whose own duration is

@@ -21,7 +21,7 @@ import (
 // Tables cut IDs. The summary is the last line.
 func TestTable(t *testing.T) {
 	n, _ := every(t)
-	got := run(t, n.dir, nil, "list", "--data-dir", "networks", "--source", "file:pods.json")
+	got := run(t, n.dir, nil, "plan", "--all", "--data-dir", "networks", "--source", "file:pods.json")
 	lines := strings.Split(strings.TrimSuffix(got.stdout, "\n"), "\n")
 	const head = "ADDRESS CONTAINER AGE VERDICT POD CAUSE REASON"
 	id, found := sandbox("running"), strings.Join(strings.Fields(lines[0]), " ")
@@ -29,7 +29,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("the head is not %q, or the ID is not cut:\n%s", head, got.stdout)
 	}
 	want := []string{"Sources: file (3 entries).", "", "Causes: 1 torn (file or cache entry cut short), 1 unknown.",
-		"podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. Ages are taken at the date of file ("}
+		"podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. Nothing was released: this is a plan. Ages are taken at the date of file ("}
 	for i, last := range lines[len(lines)-len(want):] {
 		if !strings.HasPrefix(last, want[i]) {
 			t.Errorf("%q does not begin with %q", last, want[i])
@@ -44,7 +44,7 @@ func TestColoursAndWidth(t *testing.T) {
 	for _, screen := range []term.Screen{{Width: 80, Colour: true}, {Width: 160}} {
 		var out strings.Builder
 		a := &app{stdout: &out, stderr: io.Discard, screen: screen}
-		if status := a.run(t.Context(), []string{"list", "--data-dir", "networks", "--source", "file:pods.json"}); status != statusDone {
+		if status := a.run(t.Context(), []string{"plan", "--all", "--data-dir", "networks", "--source", "file:pods.json"}); status != statusDone {
 			t.Errorf("exit status %d", status)
 		}
 		if got := strings.Contains(out.String(), "\x1b[35mleaked\x1b[0m"); got != screen.Colour || strings.Contains(out.String(), "\x1b") != got {
@@ -58,8 +58,8 @@ func TestColoursAndWidth(t *testing.T) {
 	}
 }
 
-// When ADDs waited, and when a second pass is worthwhile. With a list that stays old it would release nothing more.
-func TestLockTimeAndNextCheck(t *testing.T) {
+// When a second pass is worthwhile. With a list that stays old it would release nothing more.
+func TestNextCheck(t *testing.T) {
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	source := func(name string, age time.Duration) gc.SourceReport {
 		return gc.SourceReport{Name: name, AsOf: now.Add(-age)}
@@ -71,16 +71,15 @@ func TestLockTimeAndNextCheck(t *testing.T) {
 		want    string
 	}{
 		{"a list that is made anew", gc.TooYoung, []gc.SourceReport{source("kubelet", 59*time.Second), {Name: "netns"}},
-			"needed. A second pass is worthwhile in 7m."},
-		{"the lock could not be had", gc.NotTried, nil, "taken. A second pass is worthwhile in 7m."},
+			" A second pass is worthwhile in 7m."},
 		{"a file, however new", gc.TooYoung, []gc.SourceReport{source("file", time.Second)},
-			"needed. Ages are taken at the date of file (1s ago): make it again before a second pass."},
+			" Ages are taken at the date of file (1s ago): make it again before a second pass."},
 		{"the oldest counts", gc.TooYoung, []gc.SourceReport{source("file", time.Hour), source("checkpoint", 2*time.Hour), source("file", 0)},
-			"needed. Ages are taken at the date of checkpoint (2h ago): make it again before a second pass."},
+			" Ages are taken at the date of checkpoint (2h ago): make it again before a second pass."},
 	} {
 		r := &gc.Report{Started: now, NextCheck: now.Add(7 * time.Minute), Sources: row.sources,
 			Reservations: []gc.Entry{{Reservation: &hostlocal.Reservation{}, Reason: row.why}}}
-		if got := lockTime(r) + new(app).nextCheck(r, true); got != " The plugin's lock was not "+row.want {
+		if got := new(app).nextCheck(r, true); got != row.want {
 			t.Errorf("%s: got %q, want %q", row.reason, got, row.want)
 		}
 	}
@@ -90,7 +89,7 @@ func TestLockTimeAndNextCheck(t *testing.T) {
 func TestHostileNames(t *testing.T) {
 	n, _ := every(t)
 	n.put("pods.json", `[{"namespace":"a\nb","name":"\u001b[2J","ips":["10.244.1.2","10.244.1.99"]},{"uid":"\u001b]0;x","ips":["10.244.1.2"]}]`)
-	for _, cmd := range []string{"list", "plan", "map"} {
+	for _, cmd := range []string{"plan", "map"} {
 		got := run(t, n.dir, nil, cmd, "--data-dir", "networks", "--source", "file:pods.json")
 		if got.status != statusDone || strings.ContainsAny(got.stdout, "\x1b\r") || strings.Contains(got.stdout, "\nb/") {
 			t.Errorf("%s: exit status %d: %q", cmd, got.status, got.stdout)

@@ -75,8 +75,7 @@ type lost struct {
 // The sources are asked again after the drafts were made, and never under the lock. A DEL before that leaves a container that has ended,
 // and one after it removes the draft. The address is taken under the lock, and only if it is free.
 func (a *app) repair(ctx context.Context) error {
-	a.flags.format = formatTable
-	s, err := a.checkedSource()
+	s, err := a.source()
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ reason. Start with check, then plan, then release, or run the agent.
 Exit status: 0 success, 1 error, 2 wrong usage, 3 if plan --exit-code finds a
 leak or check finds a problem, 130 after Ctrl-C.`,
 		RunE: func(*cobra.Command, []string) error {
-			return usagef("a command is missing: check, list, show, plan, release, remove-malformed, repair, agent, fleet or map")
+			return usagef("a command is missing: check, plan, release, repair, remove-malformed, agent, fleet or map")
 		},
 		Version:       version() + " " + runtime.Version(),
 		SilenceErrors: true,
@@ -51,39 +51,27 @@ leak or check finds a problem, 130 after Ctrl-C.`,
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.AddCommand(a.checkCommand(), a.listCommand(), a.showCommand(), a.planCommand(), a.releaseCommand(),
-		a.removeMalformedCommand(), a.repairCommand(), a.agentCommand(), a.fleetCommand(), a.mapCommand(), sourcesTopic())
+	root.AddCommand(a.checkCommand(), a.planCommand(), a.releaseCommand(), a.repairCommand(),
+		a.removeMalformedCommand(), a.agentCommand(), a.fleetCommand(), a.mapCommand(), sourcesTopic())
 	return root
-}
-
-func (a *app) listCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "list",
-		Short: "Show every reservation with its verdict",
-		Long: `Show every reservation with its verdict, and the reason for it. It releases
-nothing, takes no lock and writes nothing.`,
-		Example: `  hostlocal-gc list --network podnet --source file:pods.json
-  hostlocal-gc list -o json`,
-		Args: noArgs,
-		RunE: work(a.list),
-	}
-	a.flags.pass(c)
-	return c
 }
 
 func (a *app) planCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what release would do, and why",
-		Long: `Show what release would do, and why. It is the same as release --dry-run:
-it releases nothing, takes no lock and writes nothing. Addresses in use are only
-counted; list shows them.`,
-		Example: `  hostlocal-gc plan --source file:pods.json
+		Long: `Show what release would do, and why. It releases nothing, takes no lock and
+writes nothing. Addresses in use are only counted; --all shows them. With --ip
+it shows these addresses, and what each source says of them.`,
+		Example: `  hostlocal-gc plan
+  hostlocal-gc plan --ip 10.244.1.7
   hostlocal-gc plan --source file:pods.json --exit-code >/dev/null || echo leaks`,
 		Args: noArgs,
 		RunE: work(a.plan),
 	}
-	a.flags.exit(c)
+	c.Flags().BoolVar(&a.flags.all, "all", false, "show every reservation, also those in use, and those on the disk if no source answers")
+	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "show this `ADDRESS`, and what each source says of it (repeatable)")
+	c.Flags().BoolVar(&a.flags.exitCode, "exit-code", false, "end with status 3 if something is leaked")
 	a.flags.pass(c)
 	return c
 }
@@ -95,15 +83,13 @@ func (a *app) releaseCommand() *cobra.Command {
 		Long: `Release what leaked in the networks of --network, in one pass, and show what
 was done. All networks of the data directory are read, because a container may
 hold addresses in several. The plugin's lock is held for about 2 ms at a time.
-Addresses in use are only counted; list shows them.`,
+Addresses in use are only counted; plan --all shows them.`,
 		Example: `  hostlocal-gc release --network podnet --source file:pods.json
   hostlocal-gc release --network podnet --source file:pods.json --ip 10.244.1.7`,
 		Args: noArgs,
 		RunE: work(a.release),
 	}
-	a.flags.exit(c)
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")
-	c.Flags().BoolVar(&a.flags.dryRun, "dry-run", false, "release nothing: the same as plan")
 	a.flags.pass(c)
 	return c
 }

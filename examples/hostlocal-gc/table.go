@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -20,7 +18,9 @@ func (a *app) showNetwork(out *strings.Builder, r *result, network string, v vie
 	if several {
 		fmt.Fprintf(out, "%s\n", a.screen.Paint(term.Bold, "Network "+network))
 	}
-	shown := slices.DeleteFunc(r.entries(network), func(e *gc.Entry) bool { return !v.all && e.Verdict == gc.InUse })
+	shown := slices.DeleteFunc(r.shown(), func(e *gc.Entry) bool {
+		return e.Network != network || !v.only.has(e.Reservation) || e.Verdict == gc.InUse && !v.all && v.only == nil
+	})
 	if len(shown) > 0 {
 		out.WriteString(a.table(r, shown))
 	} else if several {
@@ -31,103 +31,61 @@ func (a *app) showNetwork(out *strings.Builder, r *result, network string, v vie
 	}
 }
 
-// A column of the table: its title, and its cell for an entry.
-type column struct {
-	term.Column
-	cell func(*gc.Entry) term.Cell
-}
-
-// table lays out entries, with the word of each reason. Under it is what these words mean.
+// table lays out entries, with the word of each reason, and under it what these words mean. A column
+// without any value is left out.
 func (a *app) table(r *result, entries []*gc.Entry) string {
-	entries, more := a.fold(r, entries)
-	columns := whatColumns(r.Started)
-	if r.judged {
-		columns = append(columns, verdictColumns(r.causes)...)
+	entries, more := fold(entries)
+	head := []term.Column{
+		{Title: "ADDRESS"}, {Title: "CONTAINER"}, {Title: "AGE", Right: true}, {Title: "VERDICT"}, {Title: "POD"}, {Title: "CAUSE"}, {Title: "REASON"},
 	}
-	columns = slices.DeleteFunc(columns, func(c column) bool { // without any value
-		return !slices.ContainsFunc(entries, func(e *gc.Entry) bool { return c.cell(e).Text != "-" })
-	})
-	head := make([]term.Column, len(columns))
-	for i, c := range columns {
-		head[i] = c.Column
+	if !r.judged {
+		head = head[:3]
 	}
 	rows := make([][]term.Cell, len(entries))
 	for i, e := range entries {
-		for _, c := range columns {
-			rows[i] = append(rows[i], c.cell(e))
+		pod, cause := "-", "-"
+		if e.Pod != nil {
+			pod = e.Pod.String()
+		}
+		if c := r.causes.Of(e); c.Known() {
+			cause = string(c)
+		}
+		rows[i] = []term.Cell{
+			{Text: e.IP.String()}, {Text: container(e), Style: term.Dim}, {Text: term.Age(r.Started, e.ReservedAt)},
+			{Text: e.Verdict.String(), Style: term.VerdictStyle(e.Verdict)}, {Text: pod}, {Text: cause}, {Text: e.Reason.String()},
+		}[:len(head)]
+		if said := slices.IndexFunc(entries, func(o *gc.Entry) bool { return o.Reason == e.Reason }); r.judged && said == i {
+			more += a.screen.Fold(a.screen.Paint(term.Dim, e.Reason.String()+":")+" "+e.Reason.Text()) + "\n"
 		}
 	}
-	if !r.judged {
-		return a.screen.Table(head, rows) + more
-	}
-	var meanings string
-	for i, e := range entries {
-		rows[i] = append(rows[i], term.Cell{Text: e.Reason.String()})
-		if slices.IndexFunc(entries, func(o *gc.Entry) bool { return o.Reason == e.Reason }) == i {
-			meanings += a.screen.Fold(a.screen.Paint(term.Dim, e.Reason.String()+":")+" "+e.Reason.Text()) + "\n"
+	for i := len(head) - 1; i >= 0; i-- {
+		if !slices.ContainsFunc(rows, func(row []term.Cell) bool { return row[i].Text != "-" }) {
+			head = slices.Delete(head, i, i+1)
+			for j := range rows {
+				rows[j] = slices.Delete(rows[j], i, i+1)
+			}
 		}
 	}
-	return a.screen.Table(append(head, term.Column{Title: "REASON"}), rows) + more + meanings
+	return a.screen.Table(head, rows) + more
 }
 
 // fewRows is the largest number of rows that one reason has in a table.
 const fewRows = 12
 
 // fold returns the first entries of each reason, and a text that counts the others.
-func (a *app) fold(r *result, entries []*gc.Entry) (few []*gc.Entry, more string) {
-	type kind struct {
-		reason gc.Reason
-		pod    bool
-	}
-	all, seen := make(map[kind]int), make(map[kind]int)
+func fold(entries []*gc.Entry) (few []*gc.Entry, more string) {
+	seen := make(map[gc.Reason]int)
 	for _, e := range entries {
-		all[kind{e.Reason, e.Pod != nil}]++
-	}
-	var out strings.Builder
-	for _, e := range entries {
-		k := kind{e.Reason, e.Pod != nil}
-		seen[k]++
-		switch what := ""; {
-		case seen[k] <= fewRows || all[k] == fewRows+1: // the line that counts would be as long as the row
+		if seen[e.Reason]++; seen[e.Reason] <= fewRows {
 			few = append(few, e)
-		case seen[k] == fewRows+1:
-			if r.judged {
-				what = fmt.Sprintf(" %s: %s", e.Verdict, e.Reason)
-			}
-			fmt.Fprintln(&out, a.screen.Fold(fmt.Sprintf("... %d more%s (-o json has all)", all[k]-fewRows, what)))
 		}
 	}
-	return few, out.String()
-}
-
-// whatColumns describe the reservation.
-func whatColumns(now time.Time) []column {
-	return []column{
-		{term.Column{Title: "ADDRESS"}, func(e *gc.Entry) term.Cell { return term.Cell{Text: e.IP.String()} }},
-		{term.Column{Title: "CONTAINER"}, func(e *gc.Entry) term.Cell { return term.Cell{Text: container(e), Style: term.Dim} }},
-		{term.Column{Title: "AGE", Right: true}, func(e *gc.Entry) term.Cell { return term.Cell{Text: term.Age(now, e.ReservedAt)} }},
+	for _, reason := range gc.Reasons() {
+		if n := seen[reason] - fewRows; n > 0 {
+			more += fmt.Sprintf("... %d more: %s (-o json has all)\n", n, reason)
+		}
 	}
-}
-
-// verdictColumns describe the decision, and why something leaked where that is known.
-func verdictColumns(causes diagnose.Causes) []column {
-	return []column{
-		{term.Column{Title: "VERDICT"}, func(e *gc.Entry) term.Cell {
-			return term.Cell{Text: e.Verdict.String(), Style: term.VerdictStyle(e.Verdict)}
-		}},
-		{term.Column{Title: "POD"}, func(e *gc.Entry) term.Cell {
-			if e.Pod == nil {
-				return term.Cell{Text: "-"}
-			}
-			return term.Cell{Text: e.Pod.String()}
-		}},
-		{term.Column{Title: "CAUSE"}, func(e *gc.Entry) term.Cell {
-			if cause := causes.Of(e); cause.Known() {
-				return term.Cell{Text: string(cause)}
-			}
-			return term.Cell{Text: "-", Style: term.Dim}
-		}},
-	}
+	return few, more
 }
 
 // container returns the owner in the file, cut as other tools cut it, or what the file has instead.

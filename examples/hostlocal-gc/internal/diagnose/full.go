@@ -61,7 +61,7 @@ func (p *Place) full(c *tally) Finding {
 	case malformed:
 		f.Run = p.command("remove-malformed", c.network)
 	case inConflict:
-		f.Do = "The list shows why each is kept: hostlocal-gc list."
+		f.Do = "The list shows why each is kept: hostlocal-gc plan."
 	}
 	return f
 }
