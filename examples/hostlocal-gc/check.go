@@ -312,7 +312,7 @@ func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network,
 	}
 	a.notePermission(err)
 	p.Look()
-	return p, a.stillHeld(ctx, dir.path, held, p)
+	return p, stillHeld(ctx, dir.path, held, p)
 }
 
 // unanswered returns why a pass was refused: the error of each source that failed.
@@ -362,12 +362,12 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// holders returns the processes that hold the locks of networks.
-func holders(dir string, networks []string) map[string]int {
-	held := make(map[string]int)
+// holders returns who holds the locks of networks.
+func holders(dir string, networks []string) map[string]string {
+	held := make(map[string]string)
 	for _, n := range networks {
-		if pid, err := lockHolder(filepath.Join(dir, n)); err == nil && pid != 0 {
-			held[n] = pid
+		if who := lockHolder(filepath.Join(dir, n)); who != "" {
+			held[n] = who
 		}
 	}
 	return held
@@ -375,20 +375,18 @@ func holders(dir string, networks []string) map[string]int {
 
 // stillHeld notes the locks that the same process holds after lockedFor. It does not wait where no
 // lock was held.
-func (a *app) stillHeld(ctx context.Context, dir string, before map[string]int, p *diagnose.Place) error {
+func stillHeld(ctx context.Context, dir string, before map[string]string, p *diagnose.Place) error {
 	if len(before) == 0 {
 		return nil
 	}
-	timer := time.NewTimer(lockedFor)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return fmt.Errorf("watching the lock: %w", ctx.Err())
-	case <-timer.C:
+	case <-time.After(lockedFor):
 	}
-	for n, pid := range holders(dir, p.Dirs) {
-		if before[n] == pid {
-			p.Locks[n] = fmt.Sprintf("%s holds %s for more than %v", describeProcess(pid), filepath.Join(dir, n, "lock"), lockedFor)
+	for n, who := range holders(dir, p.Dirs) {
+		if before[n] == who {
+			p.Locks[n] = fmt.Sprintf("%s holds %s for more than %v", who, filepath.Join(dir, n, "lock"), lockedFor)
 		}
 	}
 	return nil
