@@ -112,12 +112,7 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 		places, all.Reports = append(places, p), append(all.Reports, reportjson.Report{Report: &p.Report})
 	}
 	all.Findings = diagnose.Findings(places)
-	if len(a.flags.sources) == 0 {
-		refused := slices.IndexFunc(places, func(p *diagnose.Place) bool { return len(p.Refused) > 0 })
-		all.Sources, all.lines = sourceResults(&places[max(refused, 0)].Report), diagnose.Sources(&places[max(refused, 0)].Report)
-	}
 	all.addUnread(a, unread, len(confs) > 0)
-	all.Risk = risk(&places[0].Report)
 	if err := a.printChecked(&all); err != nil {
 		return err
 	}
@@ -159,7 +154,7 @@ func (c *checked) addUnread(a *app, unread error, known bool) {
 			add(diagnose.Finding{Word: diagnose.Config, Text: f.Error(), Do: "Most runtimes use this configuration, and no pod starts with it."})
 			continue
 		}
-		c.NotRead = strings.TrimPrefix(c.NotRead+"\n"+f.Error(), "\n")
+		c.NotRead = append(c.NotRead, f.Error())
 	}
 	refused := slices.ContainsFunc(c.Findings, func(f diagnose.Finding) bool { return f.Word == diagnose.Unknown && f.Network == "" })
 	switch {

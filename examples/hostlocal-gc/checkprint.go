@@ -18,32 +18,8 @@ import (
 type checked struct {
 	SchemaVersion int                 `json:"schemaVersion"`
 	Findings      []diagnose.Finding  `json:"findings"`
-	Sources       []sourceResult      `json:"sources,omitempty"` // those of a usual node
-	NotRead       string              `json:"notRead,omitempty"` // CNI configurations that could not be read
-	Risk          string              `json:"risk,omitempty"`    // what a release with these sources may get wrong
+	NotRead       []string            `json:"notRead,omitempty"` // CNI configurations that could not be read
 	Reports       []reportjson.Report `json:"reports"`           // one for each data directory
-
-	lines []string // of Sources, for people
-}
-
-// sourceResult is what one source of a usual node contributed.
-type sourceResult struct {
-	Source  string `json:"source"`
-	Used    bool   `json:"used"`
-	Entries int    `json:"entries,omitempty"`
-	Why     string `json:"why,omitempty"` // why it is not used
-}
-
-// sourceResults returns the result of each source that a pass asked. After one that fails no other is asked.
-func sourceResults(r *gc.Report) (all []sourceResult) {
-	for _, s := range r.Sources {
-		why, left := diagnose.LeftOut(s.Note)
-		if !left {
-			why = diagnose.InFlags(s.Error)
-		}
-		all = append(all, sourceResult{Source: s.Name, Used: why == "", Entries: s.Entries, Why: why})
-	}
-	return all
 }
 
 func (a *app) printChecked(all *checked) error {
@@ -58,15 +34,13 @@ func (a *app) printChecked(all *checked) error {
 	if more := len(all.Findings) - len(shown); more > 0 {
 		fmt.Fprintf(&out, "... %d more (-o json has all)\n", more)
 	}
-	for line := range strings.Lines(all.NotRead) {
-		fmt.Fprintln(&out, a.screen.Fold("Not read: "+term.Clean(strings.TrimSpace(line))))
+	for _, text := range all.NotRead {
+		fmt.Fprintln(&out, a.screen.Fold("Not read: "+term.Clean(text)))
 	}
-	if all.Risk != "" {
-		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(term.Yellow, "Risk:")+" "+all.Risk))
-	}
-	for _, line := range all.lines {
-		fmt.Fprintln(&out, a.screen.Fold(line))
-	}
+	telling := slices.IndexFunc(all.Reports, func(r reportjson.Report) bool {
+		return risky(r.Report) || slices.ContainsFunc(r.Report.Sources, func(s gc.SourceReport) bool { return s.Error != "" })
+	})
+	a.writeSources(&out, all.Reports[max(telling, 0)].Report)
 	_, err := io.WriteString(a.stdout, out.String())
 	return err
 }
@@ -105,20 +79,26 @@ func (a *app) indent(text string) string {
 	return "  " + strings.ReplaceAll(s.Fold(term.Clean(text)), "\n", "\n  ")
 }
 
-// risk says what a release may get wrong because the kernel was not asked. It is empty if it was.
-func risk(r *gc.Report) string {
-	for _, s := range r.Sources {
-		if _, left := diagnose.LeftOut(s.Note); s.Name == "netns" && !left && s.Error == "" {
-			return ""
-		}
+// writeSources writes what each source contributed, and what a release with them may get wrong.
+func (a *app) writeSources(out *strings.Builder, r *gc.Report) {
+	for _, line := range diagnose.Sources(r) {
+		fmt.Fprintln(out, a.screen.Fold(line))
 	}
-	if !slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool {
+	if risky(r) {
+		fmt.Fprintln(out, a.screen.Fold(a.screen.Paint(term.Yellow, "Risk:")+" no --source netns sees the kernel's addresses here. A container that runs "+
+			"although these sources do not list it (deleted by force, or its record is lost) loses its address."))
+	}
+}
+
+// risky reports whether something leaked, and the kernel was not asked.
+func risky(r *gc.Report) bool {
+	kernel := slices.ContainsFunc(r.Sources, func(s gc.SourceReport) bool {
+		_, left := diagnose.LeftOut(s.Note)
+		return s.Name == "netns" && !left && s.Error == ""
+	})
+	return !kernel && slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool {
 		return e.Verdict == gc.Released || e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed
-	}) {
-		return ""
-	}
-	return "no --source netns sees the kernel's addresses here. A container that runs although these sources do not list it " +
-		"(deleted by force, or its record is lost) loses its address."
+	})
 }
 
 // wordStyle is red for what harms pods, yellow for what will.

@@ -98,12 +98,7 @@ func (a *app) section(style term.Style, heading string, rows [][]term.Cell) stri
 // sentence.
 func (a *app) summary(r *result, v view) string {
 	var out strings.Builder
-	for _, line := range diagnose.Sources(&r.Report) {
-		fmt.Fprintln(&out, a.screen.Fold(line))
-	}
-	if text := risk(&r.Report); text != "" {
-		fmt.Fprintln(&out, a.screen.Fold(a.screen.Paint(term.Yellow, "Risk:")+" "+text))
-	}
+	a.writeSources(&out, &r.Report)
 	if text := r.causes.Line(r.shown()); text != "" {
 		fmt.Fprintln(&out, a.screen.Fold(text))
 	}
