@@ -4,10 +4,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -56,68 +53,42 @@ the plugin's lock, if
 
 // removeMalformed runs the command.
 func (a *app) removeMalformed(ctx context.Context, s podsource.Source) error {
-	recorded := &recorder{Source: s}
-	done, err := a.pass(ctx, recorded, func(opts *gc.Options) { opts.DryRun = true })
-	switch {
-	case err != nil:
+	ctx, cancel := a.within(ctx)
+	defer cancel()
+	done, err := a.pass(ctx, s, dry)
+	if err != nil {
 		return err
-	case done.Err != nil: // which was printed
-		return errors.New("nothing was removed, because of the error above")
 	}
-	var files []*hostlocal.Reservation
-	var rows [][]term.Cell
-	refused := make(map[string][]string) // files by the reason
+	m := mending{heading: "These files hold nothing that host-local writes:", none: "No file is malformed."}
 	for _, e := range done.shown() {
 		if e.Reason != gc.OwnerMalformed {
 			continue
 		}
-		if err := a.checkUnclaimed(e.Reservation, &done, recorded.answer.Members()); err != nil {
-			refused[err.Error()] = append(refused[err.Error()], filepath.Join(e.Network, e.IP.String()))
+		if err := a.checkUnclaimed(e.Reservation, &done); err != nil {
+			m.refuse("kept: "+err.Error(), filepath.Join(e.Network, e.IP.String()))
 			continue
 		}
-		files = append(files, e.Reservation)
-		rows = append(rows, []term.Cell{{Text: a.path(e.Reservation)}, {Text: term.Age(done.Started, e.ReservedAt) + " ago"}})
+		path := filepath.Join(a.flags.dataDir, e.Network, e.IP.String())
+		m.all = append(m.all, mend{
+			row:  []term.Cell{{Text: path}, {Text: term.Age(done.Started, e.ReservedAt) + " ago"}},
+			what: "Removed " + path + ".",
+			do: func(ctx context.Context) error {
+				release, err := hostlocal.New(a.flags.dataDir).Release(ctx, e.Reservation)
+				if outcome := release.Outcomes[0]; err == nil && outcome != hostlocal.Released {
+					err = fmt.Errorf("it was not removed: it is %s", outcome)
+				}
+				return err
+			},
+		})
 	}
-	var errs []error
-	for _, why := range slices.Sorted(maps.Keys(refused)) {
-		errs = append(errs, fmt.Errorf("kept %s: %s", term.Few(refused[why], fewRows), why))
-	}
-	if more := len(rows) - fewRows; more > 1 {
-		rows = append(rows[:fewRows], []term.Cell{{Text: fmt.Sprintf("... %d more", more)}})
-	}
-	text := a.section(term.Bold, "These files hold nothing that host-local writes:", rows)
-	switch {
-	case len(files)+len(errs) == 0:
-		text = "No file is malformed.\n"
-	case len(files) > 0 && !a.flags.yes:
-		text += "Nothing was removed: --yes removes them.\n"
-	}
-	if _, err := io.WriteString(a.stdout, text); err != nil || !a.flags.yes {
-		return errors.Join(append(errs, err)...)
-	}
-	ctx, cancel := a.within(ctx)
-	defer cancel()
-	release, err := hostlocal.New(a.flags.dataDir).Release(ctx, files...)
-	errs = append(errs, err)
-	for i, r := range files {
-		if outcome := release.Outcomes[i]; outcome == hostlocal.Released {
-			fmt.Fprintf(a.stdout, "Removed %s.\n", a.path(r))
-		} else if err == nil || outcome == hostlocal.Changed {
-			errs = append(errs, fmt.Errorf("%s was not removed: it is %s", a.path(r), outcome))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (a *app) path(r *hostlocal.Reservation) string {
-	return filepath.Join(a.flags.dataDir, r.Network, r.IP.String())
+	return a.mend(ctx, &done, &m)
 }
 
 // checkUnclaimed returns an error that names who may hold a malformed reservation, whose file names
 // nobody.
-func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result, answers []podsource.Answer) error {
+func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result) error {
 	asOf, lists, sees := done.Started, false, false
-	for _, m := range answers {
+	for _, m := range done.said {
 		if m.AsOf.After(done.Started.Add(time.Second)) {
 			return fmt.Errorf("the list of source %s is dated in the future", m.Source)
 		}
@@ -135,7 +106,7 @@ func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result, answers []p
 	if asOf.Sub(r.ReservedAt) < least {
 		return fmt.Errorf("too young: a file must be %v older than the sources' answers", least)
 	}
-	for _, m := range answers {
+	for _, m := range done.said {
 		for i := range m.Pods {
 			if p := &m.Pods[i]; mayHold(p, r, done) {
 				return fmt.Errorf("%s of source %s may hold it: its addresses of this family are not known for sure", podText(p), m.Source)

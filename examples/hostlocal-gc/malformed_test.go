@@ -39,14 +39,14 @@ func TestRemoveMalformed(t *testing.T) {
 		says    string // in the output or the error
 	}{
 		{"nobody's", func(*situation) {}, true, "/podnet/10.1.0.3  2h ago\n"},
-		{"nobody says yes", func(s *situation) { s.yes = false }, false, "Nothing was removed: --yes removes them."},
+		{"nobody says yes", func(s *situation) { s.yes = false }, false, "Nothing was changed: --yes does this."},
 		{"a live pod has the address (R3)", func(s *situation) { s.kernel.Pods = []podsource.Pod{{IPs: ips("10.1.0.3")}} }, false,
 			"No file is malformed."},
 		{"a pod may have more addresses", func(s *situation) { s.list.Pods[0].MoreIPs = true }, false, "shop/web of source cri may hold "},
 		{"just written, as another one", func(s *situation) {
 			s.nw.date("10.1.0.3", 13*time.Minute)
 			s.nw.write("10.1.0.9", garbage, 0)
-		}, false, "kept podnet/10.1.0.3, podnet/10.1.0.9: too young: "},
+		}, false, "kept: too young: a file must be "},
 		{"dated in the future", func(s *situation) { s.nw.date("10.1.0.3", -time.Hour) }, false, "too young"},
 		{"younger than --min-age", func(s *situation) { s.minAge = 3 * time.Hour }, false, "must be 3h0m0s older"},
 		{"younger than an ADD may take here", func(s *situation) { s.requestTimeout = time.Hour }, false, "must be 2h10m0s older"},

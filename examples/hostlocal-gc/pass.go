@@ -69,24 +69,33 @@ func (a *app) pass(ctx context.Context, s podsource.Source, change func(*gc.Opti
 	if err != nil {
 		return result{}, err
 	}
-	ctx, cancel := a.within(ctx)
-	defer cancel()
 	if len(a.asked(names)) == 0 { // there is none
 		return result{Report: gc.Report{DataDir: store.DataDir(), Started: time.Now()}}, nil
 	}
+	done, err := a.reconcile(ctx, store, a.asked(names), s, change)
+	missing := a.checkNetworks(done.Networks, names)
+	a.printError(missing)
+	done.Err = errors.Join(done.Err, missing)
+	return done, err
+}
+
+// reconcile makes a pass in these networks.
+func (a *app) reconcile(ctx context.Context, store *hostlocal.Store, networks []string, s podsource.Source, change func(*gc.Options)) (result, error) {
+	ctx, cancel := a.within(ctx)
+	defer cancel()
 	opts := a.onceOptions()
 	change(&opts)
 	recorded := &recorder{Source: s}
-	reconciler, err := gc.New(store, a.asked(names), recorded, opts)
+	reconciler, err := gc.New(store, networks, recorded, opts)
 	if err != nil {
 		return result{}, usageError{err}
 	}
 	report, err := reconciler.Reconcile(ctx)
-	report.Err = errors.Join(err, a.checkNetworks(report.Networks, names))
+	report.Err = err
 	if report.Memory != "" { // which fails no pass
 		_, _ = fmt.Fprintf(a.stderr, "hostlocal-gc: waits begin with this pass: %s\n", report.Memory) // it may be closed
 	}
-	a.printError(report.Err)
+	a.printError(err)
 	causes, _ := diagnose.NewInquiry(a.flags.sources).Find(ctx, &report, nil)
 	recorded.Lock()
 	defer recorded.Unlock()

@@ -8,17 +8,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"net/netip"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 	"github.com/spf13/cobra"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
@@ -35,8 +35,8 @@ func (a *app) repairCommand() *cobra.Command {
 		Short: "Reserve addresses of live pods again whose files are gone",
 		Long: `Reserve addresses of live pods again whose files are gone, as after rm -rf of a
 network's directory: host-local would hand them out again. Without --yes it only
-shows what it would write. With --yes it asks the sources again, and writes a
-file as host-local does, under the plugin's lock, only if
+shows what it would write. With --yes it writes a file as host-local does, with
+its code and under its lock, only if
 
   - no file has the address, and no other pod in any source;
   - libcni's cache has it in one live entry, of a network that has its files in
@@ -70,10 +70,7 @@ type lost struct {
 	network, containerID, ifName string
 }
 
-// repair runs the command.
-//
-// The sources are asked again after the drafts were made, and never under the lock. A DEL before that leaves a container that has ended,
-// and one after it removes the draft. The address is taken under the lock, and only if it is free.
+// repair runs the command. A container that ends after the sources were asked may leave a leak, which the next release ends.
 func (a *app) repair(ctx context.Context) error {
 	s, err := a.source()
 	if err != nil {
@@ -83,78 +80,15 @@ func (a *app) repair(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // it leaves no draft
-	defer stop()
 	ctx, cancel := a.within(ctx)
 	defer cancel()
-	found, refused, err := a.lost(ctx, s, chosen)
+	done, err := a.reconcile(ctx, hostlocal.New(a.flags.dataDir), []string{gc.AllNetworks}, s, dry)
 	if err != nil {
 		return err
 	}
-	if err := a.showLost(found, refused); err != nil || !a.flags.yes || len(found) == 0 {
-		return errors.Join(refused, err)
-	}
-	drafts := make(map[lost]string)
-	var ips []netip.Addr
-	errs := []error{refused}
-	failed := func(l lost, err error) { errs = append(errs, fmt.Errorf("%v was not reserved again: %w", l.ip, err)) }
-	for _, l := range found {
-		if drafts[l], err = a.flags.draft(l); err != nil {
-			failed(l, err)
-			continue
-		}
-		defer os.Remove(drafts[l]) //nolint:errcheck // another process may have removed it
-		ips = append(ips, l.ip)
-	}
-	if len(ips) == 0 { // which would mean all
-		return errors.Join(errs...)
-	}
-	found, changed, err := a.lost(ctx, s, ips)
-	errs = append(errs, changed, err)
-	for _, l := range found {
-		if err := a.flags.reserve(ctx, l, drafts[l]); err != nil {
-			failed(l, err)
-			continue
-		}
-		fmt.Fprintf(a.stdout, "Reserved %v in network %s again.\n", l.ip, l.network)
-	}
-	return errors.Join(errs...)
-}
-
-// showLost prints what would be written.
-func (a *app) showLost(found []lost, refused error) error {
-	var rows [][]term.Cell
-	for _, l := range found {
-		rows = append(rows, []term.Cell{{Text: l.ip.String()}, {Text: l.network}, {Text: term.ID(l.containerID)}, {Text: l.ifName}})
-	}
-	text := a.section(term.Bold, "Addresses of live pods without a reservation, which can be reserved again:", rows)
-	switch {
-	case len(found) == 0 && refused == nil:
-		text = "Each address of a live pod in the ranges of " + a.flags.dataDir + " is reserved.\n"
-	case len(found) > 0 && !a.flags.yes:
-		text += "Nothing was written: --yes writes these files.\n"
-	}
-	_, err := io.WriteString(a.stdout, text)
-	return err
-}
-
-// lost asks the sources which of these addresses can be reserved again, or without any which of all. refused says why
-// others can't.
-func (a *app) lost(ctx context.Context, s podsource.Source, ips []netip.Addr) (found []lost, refused, err error) {
-	recorded := &recorder{Source: s}
-	opts := a.onceOptions()
-	opts.DryRun = true
-	reconciler, err := gc.New(hostlocal.New(a.flags.dataDir), []string{gc.AllNetworks}, recorded, opts)
-	if err != nil {
-		return nil, nil, usageError{err}
-	}
-	report, err := reconciler.Reconcile(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("nothing was written: %w", err)
-	}
 	confs, _, err := a.configurations() // libcni's entries have theirs, so those that can't be read are no error
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	given := func(c cniconf.Network) bool { return sameDirectory(c.DataDir, a.flags.dataDir) }
 	_, err = os.Stat(hostlocal.DefaultDataDir)
@@ -167,37 +101,66 @@ func (a *app) lost(ctx context.Context, s podsource.Source, ips []netip.Addr) (f
 		}
 	}
 	pods, atRisk := make(map[netip.Addr]string), make(map[netip.Addr]bool)
-	for _, c := range slices.Concat(report.Unreserved, report.Duplicates) {
+	for _, c := range slices.Concat(done.Unreserved, done.Duplicates) {
 		pods[c.IP], atRisk[c.IP] = c.Pods[0].String(), c.AtRisk(ours)
 	}
-	for i := range report.Reservations {
-		if e := &report.Reservations[i]; e.Verdict == gc.Conflict && e.Pod != nil && ours.Has(e.IP) { // it is another's
+	for i := range done.Reservations {
+		if e := &done.Reservations[i]; e.Verdict == gc.Conflict && e.Pod != nil && ours.Has(e.IP) { // it is another's
 			pods[e.IP], atRisk[e.IP] = e.Pod.String(), true
 		}
 	}
-	wanted := ips
-	if len(ips) == 0 {
+	wanted := chosen
+	if len(chosen) == 0 {
 		wanted = slices.SortedFunc(maps.Keys(atRisk), netip.Addr.Compare)
 	}
-	f := facts{recorded.answer.Members(), report.Reservations, make(map[string]cached), confs, here}
-	if !slices.ContainsFunc(f.members, func(m podsource.Answer) bool { return isKernel(&m) }) {
-		return nil, nil, errors.New("not all addresses of the kernel are known: --source netns sees them, as root and on the node")
+	f := facts{done.said, done.Reservations, make(map[string]cached), confs, here}
+	if done.Err == nil && !slices.ContainsFunc(f.members, func(m podsource.Answer) bool { return isKernel(&m) }) {
+		return errors.New("not all addresses of the kernel are known: --source netns sees them, as root and on the node")
 	}
-	refusals := make(map[string][]string) // addresses with their pods, by the reason
+	m := mending{
+		heading: "Addresses of live pods without a reservation, which can be reserved again:",
+		none:    "Each address of a live pod in the ranges of " + a.flags.dataDir + " is reserved.",
+	}
 	for _, ip := range wanted {
 		for _, p := range f.having(ip, isCache) {
-			f.entries[p.Origin] = readCached(ctx, p.Origin)
+			f.entries[p.Origin] = readCached(p.Origin)
 		}
 		if l, err := f.judge(ip); err == nil {
-			found = append(found, l)
-		} else if len(ips) > 0 || atRisk[ip] {
-			refusals[err.Error()] = append(refusals[err.Error()], "  "+strings.TrimSpace(ip.String()+" "+pods[ip]))
+			m.all = append(m.all, mend{
+				row:  []term.Cell{{Text: ip.String()}, {Text: l.network}, {Text: term.ID(l.containerID)}, {Text: l.ifName}},
+				what: fmt.Sprintf("Reserved %v in network %s again.", ip, l.network),
+				do:   func(ctx context.Context) error { return l.reserve(ctx, a.flags.dataDir) },
+			})
+		} else if len(chosen) > 0 || atRisk[ip] {
+			m.refuse("can't be reserved again: "+err.Error(), strings.TrimSpace(ip.String()+" "+pods[ip]))
 		}
 	}
-	for _, why := range slices.Sorted(maps.Keys(refusals)) {
-		refused = errors.Join(refused, fmt.Errorf("can't be reserved again: %s\n%s", why, strings.Join(refusals[why], "\n")))
+	return a.mend(ctx, &done, &m)
+}
+
+// reserve writes the file of a reservation as the plugin does, with its own code and under its lock: it is made over no other.
+func (l lost) reserve(ctx context.Context, dataDir string) error {
+	store, err := disk.New(l.network, dataDir)
+	if err != nil {
+		return err
 	}
-	return found, refused, nil
+	done := make(chan error, 1)
+	go func() { // which may wait for the lock for long
+		err, free := store.Lock(), true
+		if err = cmp.Or(err, ctx.Err()); err == nil {
+			free, err = store.Reserve(l.containerID, l.ifName, l.ip.AsSlice(), "0")
+		}
+		if err == nil && !free {
+			err = errors.New("a file has its name by now")
+		}
+		done <- errors.Join(err, store.Close())
+	}()
+	select {
+	case err = <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("another process holds the lock: %w", ctx.Err())
+	}
 }
 
 // A cached is an entry of libcni's cache (cni, libcni cachedInfo), and what the kernel says of it.
@@ -212,7 +175,7 @@ type cached struct {
 }
 
 // readCached reads the entry of a pod of package cnicache, whose origin is the entry's file.
-func readCached(ctx context.Context, origin string) (e cached) {
+func readCached(origin string) (e cached) {
 	text, err := os.ReadFile(strings.TrimPrefix(origin, "CNI cache "))
 	if err == nil {
 		err = json.Unmarshal(text, &e)
@@ -221,10 +184,41 @@ func readCached(ctx context.Context, origin string) (e cached) {
 		e.NetNS = cmp.Or(e.NetNS, i.Sandbox)
 	}
 	if err == nil {
-		e.onIf, err = addressesOn(ctx, e.NetNS, e.IfName)
+		e.onIf, err = addressesOn(e.NetNS, e.IfName)
 	}
 	e.err = err
 	return e
+}
+
+// addressesOn returns the addresses that the kernel shows on an interface in a network namespace.
+func addressesOn(path, ifName string) (ips []netip.Addr, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("interface %s in %s: %w", ifName, path, err)
+		}
+	}()
+	space, err := netns.GetFromPath(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = space.Close() }()
+	kernel, err := netlink.NewHandleAt(space)
+	if err != nil {
+		return nil, err
+	}
+	defer kernel.Close()
+	link, err := kernel.LinkByName(ifName)
+	if err != nil {
+		return nil, err
+	}
+	const every = 0 // netlink.FAMILY_ALL, which it has for Linux only
+	addrs, err := kernel.AddrList(link, every)
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			ips = append(ips, ip.Unmap())
+		}
+	}
+	return ips, err
 }
 
 // Facts are what is known of addresses without a reservation.

@@ -3,24 +3,19 @@
 package main
 
 import (
-	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
-	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -130,108 +125,6 @@ func TestRepairable(t *testing.T) {
 	}
 }
 
-// A reservation is written whole and as the plugin writes it, or not at all, whatever others do after the draft was made.
-func TestReserveAgain(t *testing.T) {
-	for _, row := range []struct {
-		reason, ip string
-		meanwhile  func(nw *podNetwork, lock string, f *flags) error
-		says       string // nothing: the file is as the plugin wrote it
-	}{
-		{"nobody comes", "10.1.0.2", nil, ""},
-		{"IPv6", "fd00:1::2", nil, ""},
-		{"the network's directory is removed", "10.1.0.2", func(_ *podNetwork, lock string, _ *flags) error {
-			return os.RemoveAll(filepath.Dir(lock))
-		}, "no such file"},
-		{"an ADD takes the address", "10.1.0.2", func(nw *podNetwork, _ string, _ *flags) error {
-			_, err := nw.ranges[0].Get(sandbox("late"), "eth0", net.ParseIP("10.1.0.2"))
-			return err
-		}, "an ADD has reserved it meanwhile"},
-		{"a DEL of the container", "10.1.0.2", func(nw *podNetwork, _ string, _ *flags) error {
-			return nw.ranges[0].Release(sandbox("web"), "eth0")
-		}, "a DEL of its container came meanwhile"},
-		{"another process holds the lock", "10.1.0.2", func(nw *podNetwork, _ string, f *flags) error {
-			f.timeout = time.Nanosecond
-			return nw.store.Lock()
-		}, "another process holds"},
-		{"the lock is a link", "10.1.0.2", func(_ *podNetwork, lock string, _ *flags) error {
-			return errors.Join(os.Remove(lock), os.Symlink("/dev/null", lock))
-		}, "taking the lock"},
-	} {
-		t.Run(row.reason, func(t *testing.T) {
-			n := newNode(t)
-			nw := n.network("podnet", "10.1.0.0/24", "fd00:1::/64")
-			nw.add(sandbox("web"), 0)
-			file := nw.file(row.ip)
-			want := inFile(t, file)
-			must(t, os.Remove(file))
-			f := &flags{dataDir: filepath.Join(n.dir, "networks"), timeout: time.Minute}
-			l := lost{netip.MustParseAddr(row.ip), "podnet", sandbox("web"), "eth0"}
-			draft, err := f.draft(l)
-			must(t, err)
-			if got := inFile(t, draft); got != want || nw.there(row.ip) {
-				t.Errorf("before the lock is taken the draft has %q, and the file is there: %v", got, nw.there(row.ip))
-			}
-			if row.meanwhile != nil {
-				must(t, row.meanwhile(nw, nw.file("lock"), f))
-			}
-			before, _ := os.ReadFile(file)
-			ctx, cancel := context.WithTimeout(t.Context(), f.timeout)
-			defer cancel()
-			err = f.reserve(ctx, l, draft)
-			if row.says == "" {
-				must(t, errors.Join(err, nw.store.Lock(), nw.store.Unlock())) // the lock is free again
-				if got := inFile(t, file); got != want {
-					t.Errorf("%q, and the plugin wrote %q", got, want)
-				}
-			} else if after, _ := os.ReadFile(file); err == nil || !strings.Contains(err.Error(), row.says) || string(before) != string(after) {
-				t.Errorf("%v, want %q; before %q, after %q", err, row.says, before, after)
-			}
-		})
-	}
-}
-
-// inFile returns the mode and the content of a file.
-func inFile(t *testing.T, path string) string {
-	t.Helper()
-	info, err := os.Stat(path)
-	must(t, err)
-	text, err := os.ReadFile(path)
-	must(t, err)
-	return fmt.Sprintf("%v %s", info.Mode(), text)
-}
-
-// An endingRuntime reports its sandboxes as not ready once a draft was made. Or it ends the terminal then.
-type endingRuntime struct {
-	criRuntime
-	hangUp bool
-}
-
-func (r endingRuntime) now(ctx context.Context) criRuntime {
-	drafts, _ := filepath.Glob(dir + "podnet/.repair-*")
-	switch {
-	case len(drafts) > 0 && r.hangUp:
-		all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-		for _, path := range all {
-			if text, _ := os.ReadFile(path); strings.Contains(string(text), "\x00repair\x00") {
-				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-				_ = syscall.Kill(pid, syscall.SIGHUP)
-			}
-		}
-		<-ctx.Done()
-	case len(drafts) > 0:
-		r.ready, r.notReady = nil, r.ready
-	}
-	return r.criRuntime
-}
-
-func (r endingRuntime) ListPodSandbox(ctx context.Context, of *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
-	return r.now(ctx).ListPodSandbox(ctx, of)
-}
-
-func (r endingRuntime) PodSandboxStatus(ctx context.Context, of *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
-	return r.now(ctx).PodSandboxStatus(ctx, of)
-}
-
 // On a node whose data directory was removed, the command writes what its plan shows, and only with --yes.
 func TestRepair(t *testing.T) {
 	if !onNode(t) {
@@ -244,9 +137,7 @@ func TestRepair(t *testing.T) {
 		status       int
 		says         string
 	}{
-		{"plan", "", nil, false, statusDone, "Nothing was written: --yes writes these files."},
-		{"the network has another file", "", func(b *bed) { b.put(dir+"podnet/10.244.1.9", sandbox("x")+"\r\nlo") }, false, statusDone,
-			"10.244.1.2  podnet"},
+		{"plan", "", nil, false, statusDone, "Nothing was changed: --yes does this."},
 		{"all", "--yes", nil, true, statusDone, "Reserved 10.244.1.2 in network podnet again."},
 		{"one address, and another that no pod has", "--yes --ip 10.244.1.2 --ip 10.244.1.3", nil, true, statusError,
 			"can't be reserved again: the kernel shows it in 0 network namespaces, instead of one\n  10.244.1.3\n"},
@@ -292,22 +183,23 @@ func TestRepair(t *testing.T) {
 			b.space("db", 1, 1)
 			must(b.t, ns.WithNetNSPath("/run/netns/db", func(ns.NetNS) error { b.process(0); return nil }))
 			b.put(dir+"a", "")
-		}, true, statusError, "10.244.1.3 was not reserved again: "},
+		}, true, statusError, "10.244.1.3: "},
 		{"a directory has its name", "--yes", func(b *bed) {
 			b.put(dir+"podnet/lock", "")
 			must(b.t, os.Mkdir(dir+"podnet/10.244.1.2", 0o755))
-		}, false, statusError, "10.244.1.2 is no file"},
-		{"moved since", "--yes --ip 10.244.1.2", func(b *bed) { b.conf("10-podnet.conflist", podnet, "bridge", subnet+`, "dataDir": "/run/x"`) },
-			false, statusError, "--data-dir /run/x"},
-		{"its sandbox ends while the draft is made", "--yes", func(b *bed) { b.ending(false) }, false, statusError,
-			"can't be reserved again: its container"},
-		{"the terminal ends while the draft is there", "--yes", func(b *bed) { b.ending(true) }, false, statusError, "hangup signal received"},
+		}, false, statusError, "10.244.1.2: a file has its name by now"},
+		{"another process holds the lock", "--yes --timeout 1s", func(b *bed) {
+			b.put(dir+"podnet/lock", "")
+			lock, err := os.Open(dir + "podnet/lock")
+			must(b.t, err)
+			b.t.Cleanup(func() { _ = lock.Close() })
+			must(b.t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+		}, false, statusError, "10.244.1.2: another process holds the lock: "},
 		{"another pod has it by now", "--yes", func(b *bed) {
 			b.put(dir+"podnet/10.244.1.2", sandbox("late")+"\r\nlo")
 			b.space("", 0, 1)
 		}, false, statusError, "can't be reserved again: it is reserved in network podnet, by "},
-		{"a source gives no answer", "--yes --source file:/none", nil, false, statusError, "nothing was written"},
-		{"no address", "--ip podnet", nil, false, statusUsage, "is no address"},
+		{"a source gives no answer", "--yes --source file:/none", nil, false, statusError, "nothing was changed"},
 	} {
 		t.Run(row.reason, func(t *testing.T) {
 			b := newBed(t)
@@ -338,9 +230,11 @@ func TestRepair(t *testing.T) {
 				t.Errorf("exit status %d, want %d with %q:\n%s%s", got.status, row.status, row.says, got.stdout, got.stderr)
 			}
 			if row.written {
-				want = []string{dir + "podnet/10.244.1.2", dir + "podnet/lock"}
-				if got := inFile(t, dir+"podnet/10.244.1.2"); got != "-rw------- "+sandbox("0")+"\r\nlo" {
-					t.Errorf("the file has %q", got)
+				want = []string{dir + "podnet/10.244.1.2", dir + "podnet/last_reserved_ip.0", dir + "podnet/lock"}
+				info, err := os.Stat(dir + "podnet/10.244.1.2")
+				text, err2 := os.ReadFile(dir + "podnet/10.244.1.2")
+				if must(t, errors.Join(err, err2)); info.Mode() != 0o600 || string(text) != sandbox("0")+"\r\nlo" {
+					t.Errorf("the file has %v, %q", info.Mode(), text)
 				}
 				b.args = "--source cri --source netns:nested --source cnicache"
 				const all = "Each address of a live pod in the ranges of /var/lib/cni/networks is reserved.\n"
@@ -349,20 +243,11 @@ func TestRepair(t *testing.T) {
 				}
 			}
 			left, _ := filepath.Glob(dir + "podnet/*")
-			drafts, _ := filepath.Glob(dir + "podnet/.*")
-			if diff := cmp.Diff(want, append(left, drafts...)); diff != "" {
+			if diff := cmp.Diff(want, left); diff != "" {
 				t.Errorf("in the network's directory (-want +got):\n%s", diff)
 			}
 		})
 	}
-}
-
-// ending serves an endingRuntime.
-func (b *bed) ending(hangUp bool) {
-	b.t.Helper()
-	must(b.t, os.MkdirAll("/run/containerd", 0o755))
-	serveAt(b.t, "/run/containerd/containerd.sock", endingRuntime{b.runtime, hangUp})
-	b.serves = true
 }
 
 // cached writes libcni's entry of a container that has 10.244.1.2 on lo, with these fields of it and of its result.
