@@ -18,30 +18,12 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// Tables cut IDs. The summary is the last line.
+// Tables cut IDs, and fit a terminal, in colours and without them. The summary is the last line.
 func TestTable(t *testing.T) {
 	n, _ := every(t)
-	got := run(t, n.dir, nil, "plan", "--all", "--data-dir", "networks", "--source", "file:pods.json")
-	lines := strings.Split(strings.TrimSuffix(got.stdout, "\n"), "\n")
-	const head = "ADDRESS CONTAINER AGE VERDICT POD CAUSE REASON"
-	id, found := sandbox("running"), strings.Join(strings.Fields(lines[0]), " ")
-	if found != head || strings.Contains(got.stdout, id) || !strings.Contains(got.stdout, id[:12]) {
-		t.Errorf("the head is not %q, or the ID is not cut:\n%s", head, got.stdout)
-	}
-	want := []string{"Sources: file (3 entries).", "", "Causes: 1 torn (file or cache entry cut short), 1 unknown.",
-		"podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. Nothing was released: this is a plan. Ages are taken at the date of file ("}
-	for i, last := range lines[len(lines)-len(want):] {
-		if !strings.HasPrefix(last, want[i]) {
-			t.Errorf("%q does not begin with %q", last, want[i])
-		}
-	}
-}
-
-// Tables fit a terminal, in colours and without them.
-func TestColoursAndWidth(t *testing.T) {
-	n, _ := every(t)
 	t.Chdir(n.dir)
-	for _, screen := range []term.Screen{{Width: 80, Colour: true}, {Width: 160}} {
+	id := sandbox("running")
+	for _, screen := range []term.Screen{{}, {Width: 80, Colour: true}, {Width: 160}} {
 		var out strings.Builder
 		a := &app{stdout: &out, stderr: io.Discard, screen: screen}
 		if status := a.run(t.Context(), []string{"plan", "--all", "--data-dir", "networks", "--source", "file:pods.json"}); status != statusDone {
@@ -50,11 +32,29 @@ func TestColoursAndWidth(t *testing.T) {
 		if got := strings.Contains(out.String(), "\x1b[35mleaked\x1b[0m"); got != screen.Colour || strings.Contains(out.String(), "\x1b") != got {
 			t.Errorf("colours: %v, want %v:\n%q", got, screen.Colour, &out)
 		}
-		for line := range strings.Lines(regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllString(out.String(), "")) {
-			if len(line)-1 > screen.Width {
-				t.Errorf("%d columns on a terminal of %d: %q", len(line)-1, screen.Width, line)
+		plain := regexp.MustCompile("\x1b\\[[0-9;]*m").ReplaceAllString(out.String(), "")
+		lines := strings.Split(strings.TrimSuffix(plain, "\n"), "\n")
+		for _, line := range lines {
+			if screen.Width > 0 && len(line) > screen.Width {
+				t.Errorf("%d columns on a terminal of %d: %q", len(line), screen.Width, line)
 			}
 		}
+		if head := strings.Join(strings.Fields(lines[0]), " "); head != "ADDRESS CONTAINER AGE VERDICT POD CAUSE REASON" ||
+			strings.Contains(plain, id) || !strings.Contains(plain, id[:12]) {
+			t.Errorf("the head is %q, or the ID is not cut:\n%s", head, plain)
+		}
+		want := []string{"Sources: file (3 entries).", "", "Causes: 1 torn (file or cache entry cut short), 1 unknown.", "podnet, 7 reservations: " +
+			"1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. Nothing was released: this is a plan. Ages are taken at the date of file ("}
+		for i, last := range lines[len(lines)-len(want):] {
+			if screen.Width == 0 && !strings.HasPrefix(last, want[i]) {
+				t.Errorf("%q does not begin with %q", last, want[i])
+			}
+		}
+	}
+	const nobody = "10.244.1.99 is not reserved in networks. The sources say:\n  file  no live entry has the address or the container\n"
+	got := run(t, n.dir, nil, "plan", "--ip", "10.244.1.99", "--data-dir", "networks", "--source", "file:pods.json")
+	if strings.TrimSpace(got.stdout) != strings.TrimSpace(nobody) {
+		t.Errorf("of one address: %q", got.stdout)
 	}
 }
 
