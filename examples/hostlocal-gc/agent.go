@@ -45,7 +45,7 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
   hostlocal-gc agent --network podnet --source cri --source netns --dry-run`,
 		Args: noArgs,
 	}
-	c.RunE = work(func(ctx context.Context) error {
+	c.RunE = a.work(func(ctx context.Context) error {
 		return a.agent(ctx, c.Flags())
 	})
 	f := &a.flags

@@ -37,10 +37,6 @@ var otherCNIDirs = []string{"/var/lib/rancher/k3s/agent/etc/cni/net.d", "/var/sn
 // it for milliseconds.
 const lockedFor = 2 * time.Second
 
-// errWrong gives check its exit status when something is wrong. It is not printed: the findings
-// were.
-var errWrong = errors.New("something is wrong")
-
 func (a *app) checkCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check",
@@ -71,7 +67,7 @@ Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
 	}
 	a.flags.confs(c)
 	a.flags.pass(c)
-	c.RunE = work(func(ctx context.Context) error {
+	c.RunE = a.work(func(ctx context.Context) error {
 		return a.check(ctx, c.Flags())
 	})
 	return c
@@ -121,9 +117,9 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 		return nil
 	case diagnose.Unknown:
 		what, _, _ := strings.Cut(first.Text, ":")
-		return failure{errors.New(what)}
+		return errors.New(what)
 	}
-	return errWrong
+	return errFound
 }
 
 // addUnread adds findings about configurations that could not be read. A configuration

@@ -75,7 +75,7 @@ Exit status: 0 all nodes are fine, 3 some are not, 1 error.`,
   kubectl hostlocal-gc -o json`,
 		Args: noArgs,
 	}
-	c.RunE = work(func(ctx context.Context) error { return a.fleet(ctx, &f) })
+	c.RunE = a.work(func(ctx context.Context) error { return a.fleet(ctx, &f) })
 	p := c.Flags()
 	p.StringVarP(&f.namespace, "namespace", "n", "kube-system", "`NAMESPACE` of the agents")
 	p.StringVarP(&f.selector, "selector", "l", "app.kubernetes.io/name=hostlocal-gc", "`LABELS` of the agents' pods")
@@ -145,7 +145,7 @@ func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 	}
 	_, err = io.WriteString(a.stdout, text)
 	if err == nil && report.Fine < len(report.Nodes) {
-		return errWrong
+		return errFound
 	}
 	return err
 }

@@ -42,5 +42,6 @@ type app struct {
 	stdout, stderr io.Writer
 	screen         term.Screen // behind stdout
 	flags          flags
+	began          bool // the work of a command
 	failed         bool // an error was printed, and the exit status must say so
 }

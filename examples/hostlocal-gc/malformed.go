@@ -38,7 +38,7 @@ the plugin's lock, if
 	a.flags.data(c)
 	c.Flags().BoolVar(&a.flags.yes, "yes", false, "remove them")
 	a.flags.judge(c)
-	c.RunE = work(func(ctx context.Context) error {
+	c.RunE = a.work(func(ctx context.Context) error {
 		if len(a.flags.networks) == 0 || a.flags.allNetworks() {
 			return a.unnamed("in which network are the files?")
 		}

@@ -152,7 +152,7 @@ func (a *app) plan(ctx context.Context) error {
 		return err
 	}
 	if a.flags.exitCode && done.leaked() {
-		return errLeaked
+		return errFound
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ Exit status: 0 all are or would be reserved, 1 one can't be, or an error.`,
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "repair this `ADDRESS` only (repeatable; default all that the ranges have)")
 	c.Flags().BoolVar(&a.flags.yes, "yes", false, "write the files")
 	a.flags.judge(c)
-	c.RunE = work(a.repair)
+	c.RunE = a.work(a.repair)
 	return c
 }
 

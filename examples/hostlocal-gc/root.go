@@ -56,7 +56,7 @@ it shows these addresses, and what each source says of them.`,
   hostlocal-gc plan --ip 10.244.1.7
   hostlocal-gc plan --source file:pods.json --exit-code >/dev/null || echo leaks`,
 		Args: noArgs,
-		RunE: work(a.plan),
+		RunE: a.work(a.plan),
 	}
 	c.Flags().BoolVar(&a.flags.all, "all", false, "show every reservation, also those in use, and those on the disk if no source answers")
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "show this `ADDRESS`, and what each source says of it (repeatable)")
@@ -76,7 +76,7 @@ Addresses in use are only counted; plan --all shows them.`,
 		Example: `  hostlocal-gc release --network podnet --source file:pods.json
   hostlocal-gc release --network podnet --source file:pods.json --ip 10.244.1.7`,
 		Args: noArgs,
-		RunE: work(a.release),
+		RunE: a.work(a.release),
 	}
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")
 	a.flags.pass(c)

@@ -26,29 +26,19 @@ const (
 	statusLeaked = 3
 )
 
-// errLeaked gives plan --exit-code its exit status when something is leaked. It is not printed.
-var errLeaked = errors.New("something is leaked")
+// errFound gives plan --exit-code and check their exit status when something is wrong. It is not printed: the output says it.
+var errFound = errors.New("something is wrong")
 
-// A failure is an error of the work itself. All other errors of cobra mean wrong usage: an unknown
-// command, an unknown flag, a value that can't be parsed, or a usageError.
-type failure struct{ error }
-
-func (f failure) Unwrap() error { return f.error }
-
-// A usageError is wrong on any node.
+// A usageError is wrong on any node. So is an error before the work of a command began, which is cobra's.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// work makes the body of a command: its errors are failures unless they are usage errors.
-func work(body func(ctx context.Context) error) func(*cobra.Command, []string) error {
+// work makes the body of a command.
+func (a *app) work(body func(ctx context.Context) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
-		err := body(cmd.Context())
-		var usage usageError
-		if err == nil || errors.As(err, &usage) {
-			return err
-		}
-		return failure{err}
+		a.began = true
+		return body(cmd.Context())
 	}
 }
 
@@ -57,15 +47,14 @@ func (a *app) run(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
-	found := errors.Is(err, errLeaked) || errors.Is(err, errWrong)
+	found := errors.Is(err, errFound)
 	if !found {
 		a.printError(err)
 	}
-	var failed failure
 	switch {
 	case found && !a.failed:
 		return statusLeaked
-	case err != nil && !found && !errors.As(err, &failed):
+	case err != nil && !found && (!a.began || errors.As(err, new(usageError))):
 		fmt.Fprintf(a.stderr, "See %q.\n", cmd.CommandPath()+" --help")
 		return statusUsage
 	case a.failed:
