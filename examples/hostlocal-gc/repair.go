@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -190,29 +191,36 @@ func readCached(origin string) (e cached) {
 	return e
 }
 
-// addressesOn returns the addresses that the kernel shows on an interface in a network namespace.
+// addressesOn returns the addresses that the kernel shows on an interface in a network namespace. It enters that, since
+// netlink's handles for another namespace look for this process in /proc, which may be that of another PID namespace.
 func addressesOn(path, ifName string) (ips []netip.Addr, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("interface %s in %s: %w", ifName, path, err)
-		}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good, so that the thread ends with the goroutine
+		ips, err = addressesFrom(path, ifName)
 	}()
+	if <-done; err != nil {
+		return nil, fmt.Errorf("interface %s in %s: %w", ifName, path, err)
+	}
+	return ips, nil
+}
+
+// addressesFrom is addressesOn, and leaves this thread in the namespace.
+func addressesFrom(path, ifName string) (ips []netip.Addr, err error) {
 	space, err := netns.GetFromPath(path)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = space.Close() }()
-	kernel, err := netlink.NewHandleAt(space)
-	if err != nil {
+	if err := errors.Join(netns.Set(space), space.Close()); err != nil {
 		return nil, err
 	}
-	defer kernel.Close()
-	link, err := kernel.LinkByName(ifName)
+	link, err := netlink.LinkByName(ifName)
 	if err != nil {
 		return nil, err
 	}
 	const every = 0 // netlink.FAMILY_ALL, which it has for Linux only
-	addrs, err := kernel.AddrList(link, every)
+	addrs, err := netlink.AddrList(link, every)
 	for _, a := range addrs {
 		if ip, ok := netip.AddrFromSlice(a.IP); ok {
 			ips = append(ips, ip.Unmap())
