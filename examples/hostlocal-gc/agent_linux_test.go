@@ -24,9 +24,7 @@ func startAgent(t *testing.T, cmd *exec.Cmd) (address string) {
 	t.Helper()
 	log := new(cnitest.Log)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Wait() }) // the end of the test's context kills it
 	cnitest.Until(t, "the agent is ready: "+cmd.String(), func() bool {
 		if found := regexp.MustCompile(`msg="Serving HTTP" address=(\S+)`).FindStringSubmatch(log.String()); found != nil {
@@ -106,9 +104,7 @@ func TestMemory(t *testing.T) {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }
 

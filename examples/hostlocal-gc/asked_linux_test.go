@@ -26,19 +26,13 @@ func TestInterrupt(t *testing.T) {
 			args, signal, status = append(args, "--listen="), syscall.SIGTERM, statusDone
 		}
 		pipe := filepath.Join(n.dir, "pipe")
-		if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, syscall.Mkfifo(pipe, 0o600))
 		cmd := command(t, n.dir, args...)
 		var stdout, stderr strings.Builder
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Start())
 		w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // waits for the reader
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if name == "agent" {
 			go func() {
 				for cmd.Process.Signal(syscall.SIGHUP) == nil {
@@ -46,9 +40,7 @@ func TestInterrupt(t *testing.T) {
 				}
 			}()
 		}
-		if err := cmd.Process.Signal(signal); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cmd.Process.Signal(signal))
 		got := finish(t, cmd, cmd.Wait)
 		if got.status != status || strings.Contains(got.stderr, "Ended") != (name == "agent") || !nw.there("10.244.1.2") {
 			t.Errorf("%s: exit status %d, %q, %q", name, got.status, got.stdout, got.stderr)
@@ -66,9 +58,7 @@ func TestNotRoot(t *testing.T) {
 	}
 	socket := serve(t, criRuntime{ready: []string{sandbox("running")}})
 	for _, path := range []string{filepath.Dir(built), filepath.Dir(n.dir), n.dir, socket} {
-		if err := os.Chmod(path, 0o777); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(path, 0o777))
 	}
 	for _, row := range []struct{ reason, path, args string }{
 		{"the files are root's, and their names may be read", filepath.Join("networks", "podnet", "10.244.1.2"), "plan --all --source file:pods.json"},
@@ -78,12 +68,8 @@ func TestNotRoot(t *testing.T) {
 		{"the data dir", "networks", "plan --all --source file:pods.json"},
 	} {
 		path := filepath.Join(n.dir, row.path)
-		if err := os.Chmod(filepath.Join(n.dir, "pods.json"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(filepath.Join(n.dir, "pods.json"), 0o644))
+		must(t, os.Chmod(path, 0))
 		cmd := command(t, "/", append(strings.Fields(strings.ReplaceAll(row.args, "file:", "file:"+n.dir+"/")), "--data-dir", filepath.Join(n.dir, "networks"))...)
 		cmd.SysProcAttr = nobody
 		cmd.Env = append(cmd.Env, "CONTAINER_RUNTIME_ENDPOINT=unix://"+socket)
@@ -94,9 +80,7 @@ func TestNotRoot(t *testing.T) {
 		if got.status == statusDone || !strings.Contains(got.stdout+got.stderr, "permission denied") || !strings.Contains(got.stderr, "run it as root (sudo)") {
 			t.Errorf("%s: exit status %d\n%s%s", row.reason, got.status, got.stdout, got.stderr)
 		}
-		if err := os.Chmod(path, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(path, 0o755))
 	}
 }
 
@@ -115,29 +99,14 @@ func traces(t *testing.T, dir string) string {
 // Read-only commands change nothing on the disk, also when they fail. They take no lock: they work
 // while the plugin holds it, and create no lock file.
 func TestLookingChangesNothing(t *testing.T) {
-	n, nw := every(t)
+	n, _ := every(t)
 	n.put("cut.json", "[{")
-	conf := `{"cniVersion":"1.0.0","name":"podnet","type":"bridge","ipam":{"type":"host-local","subnet":"10.244.1.0/24"}}`
-	n.put("podnet.conf", conf)
-	// A network without a lock file, an empty one, and a directory that is no network.
-	bare := filepath.Join(n.dir, "networks", "bare")
-	if err := os.MkdirAll(bare, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(bare, "10.9.0.2"), []byte(sandbox("x")+"\r\neth0"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(n.dir, "networks", "empty"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(n.dir, "networks", "stray"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := nw.store.Lock(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = nw.store.Unlock() }()
-
+	n.put("podnet.conf", `{"cniVersion":"1.0.0","name":"podnet","type":"bridge","ipam":{"type":"host-local","subnet":"10.244.1.0/24"}}`)
+	// A network without a lock file, an empty one, and a file that is no network.
+	n.put("networks/bare/10.9.0.2", sandbox("x")+"\r\neth0")
+	must(t, os.Mkdir(filepath.Join(n.dir, "networks", "empty"), 0o755))
+	n.put("networks/stray", "")
+	n.lock()
 	data := filepath.Join(n.dir, "networks")
 	before := traces(t, data)
 	for _, args := range []string{
@@ -158,23 +127,25 @@ func init() { scenes["locked"] = lockedNode } //nolint:gochecknoinits // a scene
 // lockedNode has a network whose lock this process holds.
 func lockedNode(t *testing.T) *node {
 	n := fullNode(t)
-	f, err := os.Open(filepath.Join(n.dir, "networks", "podnet", "lock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() }) // only read
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		t.Fatal(err)
-	}
+	n.lock()
 	return n
+}
+
+// lock takes the lock of podnet.
+func (n *node) lock() {
+	n.t.Helper()
+	f, err := os.Open(filepath.Join(n.dir, "networks", "podnet", "lock"))
+	must(n.t, err)
+	n.t.Cleanup(func() { _ = f.Close() }) // only read
+	must(n.t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
 }
 
 // The holder of a lock is found in the kernel's table, and no lock of another file is taken for it.
 func TestLockHolder(t *testing.T) {
-	for _, dir := range []string{t.TempDir(), "/dev/shm"} { // a disk, and tmpfs
-		dir, err := os.MkdirTemp(dir, "")
-		must(t, err)
-		t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	shm, err := os.MkdirTemp("/dev/shm", "") //nolint:usetesting // whose directories are on a disk
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(shm)) })
+	for _, dir := range []string{t.TempDir(), shm} { // a disk, and tmpfs
 		for _, name := range []string{"other", "lock"} {
 			f, err := os.Create(filepath.Join(dir, name))
 			must(t, err)

@@ -33,9 +33,7 @@ func readReport(t *testing.T, stdout string) report {
 	t.Helper()
 	checkSchema(t, "report", stdout)
 	var r report
-	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(stdout), &r))
 	return r
 }
 
@@ -54,9 +52,7 @@ func schema(t *testing.T, of string) *jsonschema.Schema {
 	c := jsonschema.NewCompiler()
 	c.AssertFormat()
 	s, err := c.Compile(filepath.Join("testdata", of+".schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -100,9 +96,7 @@ func TestSchemaRefuses(t *testing.T) {
 func TestSchemaWords(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "report.schema.json"))
 	var compact bytes.Buffer
-	if err := errors.Join(err, json.Compact(&compact, text)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, json.Compact(&compact, text)))
 	for _, words := range []any{gc.Verdicts(), gc.Reasons(), diagnose.Words(), diagnose.AllCauses()} {
 		want, err := json.Marshal(words)
 		if err != nil || !bytes.Contains(compact.Bytes(), want) {

@@ -10,7 +10,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -20,8 +19,6 @@ import (
 	"testing"
 	"time"
 
-	cnitypes "github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
@@ -84,6 +81,13 @@ func copySelf(to string) error {
 	return errors.Join(err, os.WriteFile(to, text, 0o755))
 }
 
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // An outcome is the result of a run of the command.
 type outcome struct {
 	stdout, stderr string
@@ -126,8 +130,7 @@ func finish(t *testing.T, cmd *exec.Cmd, run func() error) (out outcome) {
 	return out
 }
 
-// A node is a directory with a data directory "networks", which host-local's own code fills, and
-// files of pods. Commands run in it, so that flags and outputs do not depend on its path.
+// A node is a directory with a data directory "networks" and files of pods. Commands run in it, so that flags and outputs do not depend on its path.
 type node struct {
 	t   *testing.T
 	dir string
@@ -136,56 +139,36 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir()}
-	if err := os.Mkdir(filepath.Join(n.dir, "networks"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(filepath.Join(n.dir, "networks"), 0o755))
 	return n
 }
 
-// A podNetwork is a network of a node, with the plugin that serves it.
+// A podNetwork is a network of a node.
 type podNetwork struct {
 	*node
-	name   string
-	store  *disk.Store
-	ranges []*allocator.IPAllocator
+	name string
+	last []netip.Addr // that was reserved in each range, or its gateway
 }
 
-// network makes a network with a range set for each subnet.
+// network makes a network with a range for each subnet, and the files that host-local has beside reservations.
 func (n *node) network(name string, subnets ...string) *podNetwork {
 	n.t.Helper()
-	store, err := disk.New(name, filepath.Join(n.dir, "networks"))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	n.t.Cleanup(func() { _ = store.Close() })
-	nw := &podNetwork{node: n, name: name, store: store}
-	for i, subnet := range subnets {
-		_, ipNet, err := net.ParseCIDR(subnet)
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		set := &allocator.RangeSet{{Subnet: cnitypes.IPNet(*ipNet)}}
-		if err := set.Canonicalize(); err != nil {
-			n.t.Fatal(err)
-		}
-		nw.ranges = append(nw.ranges, allocator.NewIPAllocator(set, store, i))
+	n.put(filepath.Join("networks", name, "lock"), "")
+	n.put(filepath.Join("networks", name, "last_reserved_ip.0"), "")
+	nw := &podNetwork{node: n, name: name}
+	for _, subnet := range subnets {
+		nw.last = append(nw.last, netip.MustParsePrefix(subnet).Addr().Next())
 	}
 	return nw
 }
 
-// add reserves an address in each range with the plugin, and dates it back by age. It returns the
-// addresses.
-func (nw *podNetwork) add(containerID string, age time.Duration) []string {
+// add reserves the next address in each range, and dates it back by age. It returns the addresses.
+func (nw *podNetwork) add(containerID string, age time.Duration) (ips []string) {
 	nw.t.Helper()
-	var ips []string
-	for _, r := range nw.ranges {
-		got, err := r.Get(containerID, "eth0", nil)
-		if err != nil {
-			nw.t.Fatal(err)
-		}
-		ip, _ := netip.AddrFromSlice(got.Address.IP)
-		ips = append(ips, ip.Unmap().String())
-		nw.date(ips[len(ips)-1], age)
+	for i, ip := range nw.last {
+		nw.last[i] = ip.Next()
+		ips = append(ips, ip.Next().String())
+		nw.write(ips[i], containerID+"\r\neth0", age)
 	}
 	return ips
 }
@@ -200,7 +183,7 @@ func (nw *podNetwork) date(ip string, age time.Duration) {
 	cnitest.DateBack(nw.t, nw.file(ip), age)
 }
 
-// write replaces the content of an address's file, and keeps its age.
+// write writes the file of an address.
 func (nw *podNetwork) write(ip, content string, age time.Duration) {
 	nw.t.Helper()
 	cnitest.Write(nw.t, nw.file(ip), content, age)
@@ -228,9 +211,7 @@ func (n *node) pods(name string, pods ...pod) {
 		pods = []pod{}
 	}
 	text, err := json.MarshalIndent(pods, "", "  ")
-	if err != nil {
-		n.t.Fatal(err)
-	}
+	must(n.t, err)
 	n.put(name, string(text))
 }
 

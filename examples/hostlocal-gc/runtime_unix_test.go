@@ -59,9 +59,7 @@ func serve(t *testing.T, r criRuntime) string {
 func serveAt(t *testing.T, socket string, r runtimeapi.RuntimeServiceServer) string {
 	t.Helper()
 	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	server := grpc.NewServer()
 	runtimeapi.RegisterRuntimeServiceServer(server, r)
 	ended := make(chan error)

@@ -107,9 +107,7 @@ var (
 
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out strings.Builder
 	p := player{t: t}
 	inside := false
@@ -136,9 +134,7 @@ func TestReadme(t *testing.T) {
 		t.Errorf("only %d commands were found", p.played)
 	}
 	if *update {
-		if err := os.WriteFile("README.md", []byte(out.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile("README.md", []byte(out.String()), 0o644))
 		return
 	}
 	if diff := cmp.Diff(string(text), out.String()); diff != "" {

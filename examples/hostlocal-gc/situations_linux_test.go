@@ -65,13 +65,6 @@ func newBed(t *testing.T) *bed {
 	return &bed{t: t}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // put writes a file, two hours old.
 func (b *bed) put(path, text string) {
 	b.t.Helper()

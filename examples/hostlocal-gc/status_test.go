@@ -9,16 +9,6 @@ import (
 	"time"
 )
 
-// refusal is a row of the tables below: the input and the expected error. None of them releases
-// anything.
-type refusal struct {
-	reason string
-	args   string
-	stdin  string
-	status int
-	stderr string
-}
-
 // spoiled is a node with a leak and with bad inputs of each kind.
 func spoiled(t *testing.T) (*node, *podNetwork) {
 	n := newNode(t)
@@ -30,51 +20,30 @@ func spoiled(t *testing.T) (*node, *podNetwork) {
 	return n, nw
 }
 
-func check(t *testing.T, rows []refusal) {
-	t.Helper()
+// Wrong usage and bad input release nothing, and the error says what to do.
+func TestRefusals(t *testing.T) {
+	const release, plan = "release --network podnet ", "plan --data-dir networks --source file:pods.json "
 	n, nw := spoiled(t)
-	for _, row := range rows {
-		t.Run(row.reason, func(t *testing.T) {
-			args := strings.Fields(row.args)
-			got := run(t, n.dir, strings.NewReader(row.stdin), args...)
-			if got.status != row.status {
-				t.Errorf("%v: exit status %d, want %d", args, got.status, row.status)
-			}
-			if !strings.Contains(got.stderr, row.stderr) {
-				t.Errorf("%v: stderr %q does not say %q", args, got.stderr, row.stderr)
-			}
-			if row.status == statusUsage && got.stdout != "" {
-				t.Errorf("%v: after wrong usage stdout has %q", args, got.stdout)
-			}
-			if !nw.there("10.244.1.2") {
-				t.Fatalf("%v released something", args)
-			}
-		})
-	}
-}
-
-func TestWrongUsage(t *testing.T) {
-	check(t, []refusal{
+	for _, row := range []struct {
+		reason, args, stdin string
+		status              int
+		stderr              string
+	}{
 		{reason: "no command", args: "", status: statusUsage, stderr: "a command is missing"},
 		{reason: "an unknown command", args: "plam", status: statusUsage, stderr: "Did you mean this?\n  plan"},
 		{reason: "an unknown flag", args: "plan --bogus", status: statusUsage, stderr: "unknown flag: --bogus"},
 		{reason: "an unknown output", args: "plan -o yaml", status: statusUsage, stderr: `there is no output format "yaml": give one of table, json`},
 		{reason: "an argument", args: "plan podnet", status: statusUsage, stderr: "name a network with --network"},
-		{reason: "an age below the least", args: "plan --data-dir networks --source file:pods.json --min-age 999ms", status: statusUsage, stderr: "--min-age is 999ms; it must be from 1s"},
-		{reason: "a timeout of the runtime that none has", args: "plan --data-dir networks --source file:pods.json --runtime-request-timeout 2h", status: statusUsage, stderr: "--runtime-request-timeout is 2h"},
-		{reason: "a prefix of foreign owners that is empty", args: "plan --data-dir networks --source file:pods.json --allow-foreign=", status: statusUsage, stderr: "--allow-foreign has an empty prefix"},
-		{reason: "a negative timeout", args: "plan --data-dir networks --source file:pods.json --timeout -1s", status: statusUsage, stderr: "--timeout is -1s"},
-		{reason: "a name that leads out of the data dir", args: "plan --data-dir networks --source file:pods.json --network ../etc", status: statusUsage, stderr: `"../etc" is not the name of a CNI network`},
-		{reason: "an empty name", args: "plan --data-dir networks --source file:pods.json --network=", status: statusUsage, stderr: `"" is not the name of a CNI network`},
+		{reason: "an age below the least", args: plan + "--min-age 999ms", status: statusUsage, stderr: "--min-age is 999ms; it must be from 1s"},
+		{reason: "a timeout of the runtime that none has", args: plan + "--runtime-request-timeout 2h", status: statusUsage, stderr: "--runtime-request-timeout is 2h"},
+		{reason: "a prefix of foreign owners that is empty", args: plan + "--allow-foreign=", status: statusUsage, stderr: "--allow-foreign has an empty prefix"},
+		{reason: "a negative timeout", args: plan + "--timeout -1s", status: statusUsage, stderr: "--timeout is -1s"},
+		{reason: "a name that leads out of the data dir", args: plan + "--network ../etc", status: statusUsage, stderr: `"../etc" is not the name of a CNI network`},
+		{reason: "an empty name", args: plan + "--network=", status: statusUsage, stderr: `"" is not the name of a CNI network`},
 		{reason: "an unknown source", args: "plan --source docker", status: statusUsage, stderr: `there is no kind "docker"; the kinds are file:PATH`},
 		{reason: "a required pod without its namespace", args: "plan --source file:pods.json --require-pod agent", status: statusUsage, stderr: `--require-pod "agent" is not NAMESPACE/NAME`},
 		{reason: "a release of all networks", args: "release --data-dir networks --source file:pods.json", status: statusUsage, stderr: "a --network is missing: release works only on networks that are named (networks: it holds podnet, storage)"},
-	})
-}
 
-func TestBadInput(t *testing.T) {
-	const release = "release --network podnet "
-	check(t, []refusal{
 		{reason: "no such directory", args: "plan --data-dir none", status: statusError, stderr: "data dir none: there is no such directory"},
 		{reason: "a data dir that is a file", args: "plan --data-dir pods.json", status: statusError, stderr: "pods.json/: not a directory"},
 		{reason: "a data dir that is a network's directory", args: "plan --data-dir networks/podnet", status: statusError, stderr: "is itself a network's directory"},
@@ -86,7 +55,18 @@ func TestBadInput(t *testing.T) {
 		{reason: "an error goes before what is leaked", args: "plan --exit-code --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
 		{reason: "a cluster that nothing names", args: "fleet --kubeconfig /dev/null", status: statusError, stderr: "reading the kubeconfig: there is none: --kubeconfig"},
 		{reason: "a range of no network", args: "map --range 10.0.0.0/24", status: statusUsage, stderr: "name that with --network"},
-	})
+	} {
+		got := run(t, n.dir, strings.NewReader(row.stdin), strings.Fields(row.args)...)
+		if got.status != row.status || !strings.Contains(got.stderr, row.stderr) {
+			t.Errorf("%s: exit status %d, want %d, and %q does not say %q", row.reason, got.status, row.status, got.stderr, row.stderr)
+		}
+		if row.status == statusUsage && got.stdout != "" {
+			t.Errorf("%s: after wrong usage stdout has %q", row.reason, got.stdout)
+		}
+		if !nw.there("10.244.1.2") {
+			t.Fatalf("%s: it released something", row.reason)
+		}
+	}
 }
 
 func TestExitCode(t *testing.T) {
