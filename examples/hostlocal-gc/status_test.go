@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/cobra"
 )
 
 // spoiled is a node with a leak and with bad inputs of each kind.
@@ -135,32 +137,20 @@ func TestAllNetworks(t *testing.T) {
 	}
 }
 
-// Help texts fit terminals of 80 columns.
+// Each command has a help text that fits a terminal of 80 columns. What removes a protection is at its end.
 func TestHelp(t *testing.T) {
-	n := fullNode(t)
-	for _, row := range []struct{ args, want string }{
-		{"--help", "Usage:\n  hostlocal-gc"},
-		{"help release", "--ip"},
-		{"help sources", "file:PATH"},
-		{"check --help", "UNRESERVED"},
-		{"plan --help", "--exit-code"},
-		{"remove-malformed --help", "--yes"},
-		{"repair --help", "--yes"},
-		{"map --help", "--range"},
-		{"fleet --help", "kubectl"},
-		{"--version", "go1."},
-	} {
-		got := run(t, n.dir, nil, strings.Split(row.args, " ")...)
-		if got.status != statusDone || !strings.Contains(got.stdout, row.want) {
-			t.Errorf("%s: exit status %d, and %q is not in:\n%s", row.args, got.status, row.want, got.stdout)
+	for _, c := range append(new(app).root().Commands(), &cobra.Command{Use: "help"}) {
+		got := run(t, ".", nil, c.Name(), "--help")
+		if got.status != statusDone || !strings.Contains(got.stdout, c.Long) {
+			t.Errorf("%s: exit status %d: %s", c.Name(), got.status, got.stdout)
 		}
 		flags := strings.Split(got.stdout, "\n      --")
 		if last := flags[len(flags)-1]; strings.Contains(got.stdout, "--allow-empty") && !strings.HasPrefix(last, "allow-") {
-			t.Errorf("%s: what removes a protection is not last, but --%s", row.args, last)
+			t.Errorf("%s: what removes a protection is not last, but --%s", c.Name(), last)
 		}
 		for line := range strings.Lines(got.stdout) {
-			if strings.Contains(row.args, "help") && len(line) > 81 {
-				t.Errorf("%s: %d columns: %s", row.args, len(line)-1, line)
+			if len(line) > 81 {
+				t.Errorf("%s: %d columns: %s", c.Name(), len(line)-1, line)
 			}
 		}
 	}
