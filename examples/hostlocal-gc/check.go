@@ -11,10 +11,10 @@ import (
 	"maps"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -344,10 +344,7 @@ func flagsOf(given *pflag.FlagSet, names []string) (flags string) {
 // quoted quotes a word for a shell. A directory's name comes from a configuration, and users copy
 // the printed command.
 func quoted(word string) string {
-	plain := func(r rune) bool {
-		return r == '_' || r < 0x80 && (unicode.IsLetter(r) || unicode.IsDigit(r)) || strings.ContainsRune("/.,:=@%+-", r)
-	}
-	if word != "" && strings.TrimLeftFunc(word, plain) == "" {
+	if regexp.MustCompile(`^[\w/.,:=@%+-]+$`).MatchString(word) {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
