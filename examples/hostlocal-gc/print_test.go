@@ -56,6 +56,10 @@ func TestTable(t *testing.T) {
 	if strings.TrimSpace(got.stdout) != strings.TrimSpace(nobody) {
 		t.Errorf("of one address: %q", got.stdout)
 	}
+	got = run(t, n.dir, nil, "plan", "--ip", "10.244.1.2", "--data-dir", "networks", "--source", "file:pods.json")
+	if !strings.Contains(got.stdout, "in-use") || !strings.HasSuffix(got.stdout, "\n  file  a/running has the container\n\n") {
+		t.Errorf("of one that is in use: %q", got.stdout)
+	}
 }
 
 // When a second pass is worthwhile. With a list that stays old it would release nothing more.
