@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"slices"
@@ -78,11 +77,6 @@ func (a *app) agent(ctx context.Context, given *pflag.FlagSet) error {
 	}
 	if f.logFormat != formatText && f.logFormat != formatJSON {
 		return usagef("there is no log format %q: give text or json", f.logFormat)
-	}
-	for flag, address := range map[string]string{"--listen": f.listen, "--metrics-listen": f.metricsListen} {
-		if _, _, err := net.SplitHostPort(address); err != nil && address != "" {
-			return usagef("%s: %w", flag, err)
-		}
 	}
 	a.stdin = nil                 // a daemon does not read it
 	f.verbose = max(0, f.verbose) // the daemon always logs

@@ -78,7 +78,7 @@ func TestAgentStatus(t *testing.T) {
 		{"less than what a start may take", "--network a --source file:a --starting-for 5m", statusUsage, "--starting-for is 5m"},
 		{"an interval like a spin", "--network a --source file:a --interval 1ms", statusUsage, "--interval is 1ms"},
 		{"no time to start", "--network a --source file:a --startup-timeout -1s", statusUsage, "--startup-timeout is -1s"},
-		{"no port", "--network a --source file:a --listen localhost", statusUsage, "--listen"},
+		{"no port", "--network a --source file:a --listen localhost", statusError, "--listen says where"},
 		{"a port that is not ours", "--network a --source file:a --listen 203.0.113.1:1", statusError, "--listen says where"},
 	} {
 		var out bytes.Buffer

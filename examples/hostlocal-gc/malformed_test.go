@@ -106,7 +106,6 @@ func TestMayHold(t *testing.T) {
 		want   bool
 	}{
 		{"it has another address", podsource.Pod{IPs: ips("192.168.0.2")}, false},
-		{"it has another address, and one that could not be read", podsource.Pod{IPs: ips("192.168.0.2"), MoreIPs: true}, true},
 		{"its address in this network is known, and it may have more", podsource.Pod{IPs: ips("10.1.0.2"), MoreIPs: true}, true},
 		{"of its two interfaces one has a file, and the kernel would show the other", podsource.Pod{ContainerIDs: []string{"b"}}, false},
 		{"its namespace shows no address (hazard 59)", podsource.Pod{ContainerIDs: []string{"a"}}, true},
