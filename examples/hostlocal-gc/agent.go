@@ -52,7 +52,8 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 		"* means all networks that have a directory, now or later, and beside named sources needs --source netns")
 	f.log(c, 0, "log up to this `LEVEL`: 0 releases, errors and news, 1 each pass, 2 also what was kept though no pod has it, 4 everything")
 	p := c.Flags()
-	p.StringArrayVar(&f.cniConf, "cni-conf", nil, "take the ranges from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")
+	p.StringArrayVar(&f.cniConf, "cni-conf", nil,
+		"take the ranges from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")
 	p.DurationVar(&f.interval, "interval", gc.DefaultInterval, "the longest pause between passes; one comes earlier if it may release something")
 	p.DurationVar(&f.startupTimeout, "startup-timeout", gc.DefaultStartupTimeout, "longest wait for the sources at the start")
 	p.BoolVar(&f.dryRun, "dry-run", false, "release nothing, and take no lock: only show what leaked")

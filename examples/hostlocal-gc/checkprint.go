@@ -85,8 +85,8 @@ func (a *app) writeSources(out *strings.Builder, r *gc.Report) {
 		fmt.Fprintln(out, a.screen.Fold(line))
 	}
 	if risky(r) {
-		fmt.Fprintln(out, a.screen.Fold(a.screen.Paint(term.Yellow, "Risk:")+" no --source netns sees the kernel's addresses here. A container that runs "+
-			"although these sources do not list it (deleted by force, or its record is lost) loses its address."))
+		fmt.Fprintln(out, a.screen.Fold(a.screen.Paint(term.Yellow, "Risk:")+" no --source netns sees the kernel's addresses here. "+
+			"A container that runs although these sources do not list it (deleted by force, or its record is lost) loses its address."))
 	}
 }
 

@@ -130,7 +130,8 @@ func finish(t *testing.T, cmd *exec.Cmd, run func() error) (out outcome) {
 	return out
 }
 
-// A node is a directory with a data directory "networks" and files of pods. Commands run in it, so that flags and outputs do not depend on its path.
+// A node is a directory with a data directory "networks" and files of pods. Commands run in it, so that flags and outputs
+// do not depend on its path.
 type node struct {
 	t   *testing.T
 	dir string

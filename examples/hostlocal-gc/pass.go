@@ -80,7 +80,9 @@ func (a *app) pass(ctx context.Context, s podsource.Source, change func(*gc.Opti
 }
 
 // reconcile makes a pass in these networks.
-func (a *app) reconcile(ctx context.Context, store *hostlocal.Store, networks []string, s podsource.Source, change func(*gc.Options)) (result, error) {
+func (a *app) reconcile(
+	ctx context.Context, store *hostlocal.Store, networks []string, s podsource.Source, change func(*gc.Options),
+) (result, error) {
 	ctx, cancel := a.within(ctx)
 	defer cancel()
 	opts := a.onceOptions()

@@ -43,8 +43,9 @@ func TestTable(t *testing.T) {
 			strings.Contains(plain, id) || !strings.Contains(plain, id[:12]) {
 			t.Errorf("the head is %q, or the ID is not cut:\n%s", head, plain)
 		}
-		want := []string{"Sources: file (3 entries).", "", "Causes: 1 torn (file or cache entry cut short), 1 unknown.", "podnet, 7 reservations: " +
-			"1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. Nothing was released: this is a plan. Ages are taken at the date of file ("}
+		want := []string{"Sources: file (3 entries).", "", "Causes: 1 torn (file or cache entry cut short), 1 unknown.",
+			"podnet, 7 reservations: 1 in-use, 1 young, 1 starting, 1 conflict, 1 malformed, 2 leaked. " +
+				"Nothing was released: this is a plan. Ages are taken at the date of file ("}
 		for i, last := range lines[len(lines)-len(want):] {
 			if screen.Width == 0 && !strings.HasPrefix(last, want[i]) {
 				t.Errorf("%q does not begin with %q", last, want[i])

@@ -36,7 +36,8 @@ func (a *app) showNetwork(out *strings.Builder, r *result, network string, v vie
 func (a *app) table(r *result, entries []*gc.Entry) string {
 	entries, more := fold(entries)
 	head := []term.Column{
-		{Title: "ADDRESS"}, {Title: "CONTAINER"}, {Title: "AGE", Right: true}, {Title: "VERDICT"}, {Title: "POD"}, {Title: "CAUSE"}, {Title: "REASON"},
+		{Title: "ADDRESS"}, {Title: "CONTAINER"}, {Title: "AGE", Right: true},
+		{Title: "VERDICT"}, {Title: "POD"}, {Title: "CAUSE"}, {Title: "REASON"},
 	}
 	if !r.judged {
 		head = head[:3]
