@@ -96,7 +96,12 @@ func risky(r *gc.Report) bool {
 		_, left := diagnose.LeftOut(s.Note)
 		return s.Name == "netns" && !left && s.Error == ""
 	})
-	return !kernel && slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool {
+	return !kernel && leaked(r)
+}
+
+// leaked reports whether something was or can be released in the networks that are named.
+func leaked(r *gc.Report) bool {
+	return slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool {
 		return e.Verdict == gc.Released || e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed
 	})
 }

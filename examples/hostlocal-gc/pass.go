@@ -133,13 +133,6 @@ func (r *result) at(ip netip.Addr) (of []*gc.Entry) {
 	return of
 }
 
-// leaked reports whether something is leaked in the requested networks.
-func (r *result) leaked() bool {
-	return slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool {
-		return e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed
-	})
-}
-
 // plan runs the command.
 func (a *app) plan(ctx context.Context) error {
 	chosen, err := a.flags.selection()
@@ -153,7 +146,7 @@ func (a *app) plan(ctx context.Context) error {
 	if err := a.print(&done, view{all: a.flags.all, only: chosen}); err != nil {
 		return err
 	}
-	if a.flags.exitCode && done.leaked() {
+	if a.flags.exitCode && leaked(&done.Report) {
 		return errFound
 	}
 	return nil

@@ -46,6 +46,13 @@ func TestRefusals(t *testing.T) {
 		{reason: "a required pod without its namespace", args: "plan --source file:pods.json --require-pod agent", status: statusUsage, stderr: `--require-pod "agent" is not NAMESPACE/NAME`},
 		{reason: "a release of all networks", args: "release --data-dir networks --source file:pods.json", status: statusUsage, stderr: "a --network is missing: release works only on networks that are named (networks: it holds podnet, storage)"},
 
+		{reason: "all networks, and nobody who would see another runtime's containers", args: "release --network * --source file:pods.json",
+			status: statusUsage, stderr: "needs --source netns"},
+		{reason: "malformed files of all networks", args: "remove-malformed --network *", status: statusUsage, stderr: "a --network is missing"},
+		{reason: "a range of all networks", args: "check --network * --range 10.244.1.0/24", status: statusUsage, stderr: "name that with --network"},
+		{reason: "all networks, and one of them", args: plan + "--network * --network storage", status: statusUsage,
+			stderr: `"*" must be the only network`},
+
 		{reason: "no such directory", args: "plan --data-dir none", status: statusError, stderr: "data dir none: there is no such directory"},
 		{reason: "a data dir that is a file", args: "plan --data-dir pods.json", status: statusError, stderr: "pods.json/: not a directory"},
 		{reason: "a data dir that is a network's directory", args: "plan --data-dir networks/podnet", status: statusError, stderr: "is itself a network's directory"},
@@ -79,6 +86,7 @@ func TestExitCode(t *testing.T) {
 		status int
 	}{
 		{"something is leaked", "plan --exit-code", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
+		{"in all networks", "plan --exit-code --network *", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
 		{"in one of two networks", "plan --exit-code --network storage", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
 		{"only in networks that were not asked for", "plan --exit-code --network none-yet", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusDone},
 		{"young ones are not leaked", "plan --exit-code --min-age 2h", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusDone},
@@ -111,29 +119,6 @@ func TestMissingNetwork(t *testing.T) {
 	r := readReport(t, run(t, n.dir, nil, append(args, "-o", "json")...).stdout)
 	if len(r.Networks) != 2 || r.Networks[0] != "pdonet" || !slices.Equal(r.Missing, r.Networks[:1]) || r.Error == "" {
 		t.Errorf("the report has networks %v and error %q", r.Networks, r.Error)
-	}
-}
-
-// --network '*' means all networks.
-func TestAllNetworks(t *testing.T) {
-	n := dualNode(t)
-	for _, row := range []struct {
-		reason, args string
-		status       int
-		says         string
-	}{
-		{"two networks", "plan", statusDone, "2 networks"},
-		{"two networks", "check", statusLeaked, "LEAKED: storage"},
-		{"nobody who would see another runtime's containers", "release", statusUsage, "needs --source netns"},
-		{"one network must be named", "remove-malformed", statusUsage, "a --network is missing"},
-		{"it is a range of one network", "check --range 10.244.1.0/24", statusUsage, "name that with --network"},
-		{"one of them by its name", "plan --network storage", statusUsage, `"*" must be the only network`},
-	} {
-		args := append(strings.Fields(row.args), "--network", "*", "--data-dir", "networks", "--source", "file:pods.json")
-		got := run(t, n.dir, nil, args...)
-		if got.status != row.status || !strings.Contains(got.stdout+got.stderr, row.says) {
-			t.Errorf("%s (%s): exit status %d, want %d, and without %q:\n%s%s", row.args, row.reason, got.status, row.status, row.says, got.stdout, got.stderr)
-		}
 	}
 }
 
