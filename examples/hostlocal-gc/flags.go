@@ -69,7 +69,7 @@ func (f *flags) data(c *cobra.Command) {
 // pass adds the flags of a command that makes one pass and prints the result.
 func (f *flags) pass(c *cobra.Command) {
 	f.data(c)
-	f.output(c)
+	c.Flags().StringVarP(&f.format, "output", "o", formatTable, "`FORMAT`: "+strings.Join(formats(), ", "))
 	f.judge(c)
 	f.others(c)
 }
@@ -131,10 +131,6 @@ func (f *flags) confs(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.subnets, "range", nil,
 		"range of the network of --network, as a `SUBNET`, instead of a configuration's. Repeatable: those of one family are one range set, "+
 			"of which a pod gets one address")
-}
-
-func (f *flags) output(c *cobra.Command) {
-	c.Flags().StringVarP(&f.format, "output", "o", formatTable, "`FORMAT`: "+strings.Join(formats(), ", "))
 }
 
 // allNetworks reports whether --network is '*'.
