@@ -83,7 +83,7 @@ func TestHazard118LoopBesideADiskThatHangs(t *testing.T) {
 			t.Errorf("%d passes, the last with %v", len(errs), errs[len(errs)-1])
 		}
 		close(answers)
-		time.Sleep(DefaultInterval + time.Minute)
+		time.Sleep(r.opts.Interval + time.Minute)
 		synctest.Wait()
 		if n.exists("10.0.0.2") {
 			t.Errorf("not released after the disk answered: %v", errs[len(errs)-1])

@@ -266,9 +266,9 @@ func ExampleReport() {
 
 // A reason has a word for programs, the verdict that it leads to, the safety rule behind it, and
 // a text for people.
-func ExampleReasons() {
-	for _, r := range gc.Reasons() {
-		if r.Verdict() == gc.Verdicts()[1] {
+func ExampleReason() {
+	for r := gc.Reason(1); r.String() != ""; r++ {
+		if r.Verdict() == gc.Young {
 			fmt.Println(r, r.Verdict(), r.Rule(), len(r.Text()) > 0)
 		}
 	}

@@ -26,18 +26,20 @@ import (
 func TestWords(t *testing.T) {
 	var got strings.Builder
 	fmt.Fprintf(&got, "verdicts:\n")
-	for _, v := range Verdicts() {
+	for v := InUse; v <= Failed; v++ {
 		fmt.Fprintf(&got, "%s\n", v)
 	}
 	fmt.Fprintf(&got, "\nreasons, with their verdicts and rules:\n")
-	for _, r := range Reasons() {
-		if r.Text() == "" || r.Rule() == "" || !slices.Contains(Verdicts(), r.Verdict()) {
+	last := Reason(1)
+	for r := last; r.String() != ""; r++ {
+		last = r
+		if r.Text() == "" || r.Rule() == "" || r.Verdict().String() == "" {
 			t.Errorf("reason %q has no text, rule or verdict", r)
 		}
 		fmt.Fprintf(&got, "%-26s %-10s %s\n", r, r.Verdict(), r.Rule())
 	}
 	golden(t, "words.txt", got.String())
-	for _, n := range []int{0, 1 + max(len(Reasons()), len(Verdicts())), math.MaxUint16} {
+	for _, n := range []int{0, 1 + int(last), math.MaxUint16} {
 		if r := Reason(n); r.Verdict() != Failed || r.String()+r.Text()+r.Rule()+Verdict(n).String()+hostlocal.OwnerState(n).String() != "" {
 			t.Errorf("%d is reason %q of %s and %q, verdict %q, and owner %q", n, r, r.Rule(), r.Verdict(), Verdict(n), hostlocal.OwnerState(n))
 		}

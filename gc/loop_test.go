@@ -67,6 +67,8 @@ func (l *loop) all() []time.Duration {
 	return slices.Clone(l.passes)
 }
 
+const interval = 10 * time.Minute // the default of Options.Interval
+
 // nodeInUse is a node on which no pass is due before the interval.
 func nodeInUse(t *testing.T) *node {
 	n := newNode(t)
@@ -99,27 +101,27 @@ func TestPauses(t *testing.T) {
 			pause, percent time.Duration
 			floor          time.Duration // 0: the whole pause
 		}{
-			{"nothing is due", Report{}, nil, 1, DefaultInterval, 10, 5 * time.Second},
+			{"nothing is due", Report{}, nil, 1, interval, 10, 5 * time.Second},
 			{"no answer counts", listed, ErrRefused, 1, time.Second, 50, 0},
 			{"... again", listed, ErrRefused, 1, 2 * time.Second, 50, 0},
 			{"... and again", listed, ErrRefused, 3, 16 * time.Second, 50, 0},
-			{"... for hours", listed, ErrRefused, 100, DefaultInterval, 10, 0},
+			{"... for hours", listed, ErrRefused, 100, interval, 10, 0},
 			{"another pass is to follow, which ends the row of failures", due(time.Minute, Young), nil, 1, time.Minute, 10, 5 * time.Second},
 			{"a file can't be read", listed, errFile, 1, time.Second, 50, 0},
 			{"there is no list", Report{}, errFile, 4, 16 * time.Second, 50, 0},
 			{"a file can't be read again: Trigger helps the others", listed, errFile, 1, 32 * time.Second, 50, 5 * time.Second},
-			{"... for hours", listed, errFile, 100, DefaultInterval, 10, 5 * time.Second},
+			{"... for hours", listed, errFile, 100, interval, 10, 5 * time.Second},
 			{"... and others are due", due(40*time.Second, Young), errFile, 1, 40 * time.Second, 10, 5 * time.Second},
 			{"a check that releases something", due(time.Second, Released), nil, 20, 15 * time.Second, 10, 5 * time.Second},
 			{"one that does not", due(time.Second, Young), nil, 1, 30 * time.Second, 10, 5 * time.Second},
 			{"... again", due(time.Second, Young), nil, 2, 120 * time.Second, 10, 5 * time.Second},
-			{"... for hours", due(time.Second, Young), nil, 100, DefaultInterval, 10, 5 * time.Second},
-			{"nothing is due any more", Report{}, nil, 1, DefaultInterval, 10, 5 * time.Second},
+			{"... for hours", due(time.Second, Young), nil, 100, interval, 10, 5 * time.Second},
+			{"nothing is due any more", Report{}, nil, 1, interval, 10, 5 * time.Second},
 			{"a check again", due(time.Second, Young), nil, 1, 15 * time.Second, 10, 5 * time.Second},
 		} {
 			var pause, floor time.Duration
 			for range c.times {
-				pause, floor = p.after(&c.report, c.err, DefaultInterval)
+				pause, floor = p.after(&c.report, c.err, interval)
 			}
 			if floor == pause {
 				floor = 0
@@ -141,9 +143,9 @@ func TestSchedule(t *testing.T) {
 		if got := l.sinceLast(198 * time.Second); len(got) != 1 || got[0] < 3*time.Minute || n.exists("10.0.0.2") { // up to a tenth more
 			t.Errorf("passes at %v, want one after 3 minutes, which releases", got)
 		}
-		healthy := gaps(l.sinceLast(60 * DefaultInterval))
+		healthy := gaps(l.sinceLast(60 * interval))
 		first, last := slices.Min(healthy), slices.Max(healthy)
-		if first < DefaultInterval || last > DefaultInterval*11/10 || last-first < DefaultInterval/100 {
+		if first < interval || last > interval*11/10 || last-first < interval/100 {
 			t.Errorf("passes of a healthy node %v to %v apart", first, last)
 		}
 		l.away.Store(true)
@@ -194,7 +196,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 		{"in the hook", 1, time.Second, 1},
 		{"in the floor", 0, 2 * time.Second, 1},
 		{"in the pause", 0, time.Minute, 1},
-		{"in a pass", 2, DefaultInterval*11/10 + time.Second, 2},
+		{"in a pass", 2, interval*11/10 + time.Second, 2},
 	} {
 		t.Run(c.reason, inBubble(func(t *testing.T) {
 			asked, passes, logs := 0, 0, newLogs(0)

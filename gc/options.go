@@ -83,23 +83,18 @@ type Options struct {
 	Logger logr.Logger
 }
 
-// The defaults of Options. DefaultMinAge and DefaultStartingFor go with the default of
-// RuntimeRequestTimeout, and grow with it.
-const (
-	DefaultRuntimeRequestTimeout = 2 * time.Minute
-	DefaultMinAge                = 2*DefaultRuntimeRequestTimeout + lagMargin
-	DefaultStartingFor           = 2*DefaultRuntimeRequestTimeout + startingMargin
-	DefaultStartupTimeout        = 30 * time.Second
-	DefaultInterval              = 10 * time.Minute
-)
+// DefaultMinAge is the default of Options.MinAge with that of RuntimeRequestTimeout.
+const DefaultMinAge = 2*requestTimeout + lagMargin
 
 const (
+	requestTimeout = 2 * time.Minute
 	lagMargin      = 3 * time.Minute  // CRI-O holds a timed-out sandbox for two minutes more
 	startingMargin = 10 * time.Minute // the time that R4 allows a pod beyond the ADD of its sandbox
 )
 
-// withDefaults replaces zero values, and refuses values out of bounds.
-func (o Options) withDefaults() (Options, error) {
+// WithDefaults returns o with defaults in the place of zero durations, as [New] uses it, and an
+// error that names each value out of bounds.
+func (o Options) WithDefaults() (Options, error) {
 	var errs []error
 	set := func(name string, d *time.Duration, byDefault, least, most time.Duration) {
 		*d = cmp.Or(*d, byDefault)
@@ -108,13 +103,13 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	const day = 24 * time.Hour
-	set("RuntimeRequestTimeout", &o.RuntimeRequestTimeout, DefaultRuntimeRequestTimeout, time.Second, time.Hour)
+	set("RuntimeRequestTimeout", &o.RuntimeRequestTimeout, requestTimeout, time.Second, time.Hour)
 	set("MinAge", &o.MinAge, o.lag(), time.Second, 30*day)
 	startingFor := 2*o.RuntimeRequestTimeout + startingMargin
 	set("StartingFor", &o.StartingFor, startingFor, startingFor, 30*day)
 	set("SourceTimeout", &o.SourceTimeout, 15*time.Second, time.Millisecond, day)
-	set("StartupTimeout", &o.StartupTimeout, DefaultStartupTimeout, time.Millisecond, day)
-	set("Interval", &o.Interval, DefaultInterval, time.Second, day)
+	set("StartupTimeout", &o.StartupTimeout, 30*time.Second, time.Millisecond, day)
+	set("Interval", &o.Interval, 10*time.Minute, time.Second, day)
 	if slices.Contains(o.AllowForeign, "") {
 		errs = append(errs, errors.New(`AllowForeign has an empty prefix; name a prefix, or "*" for any owner`))
 	}

@@ -113,7 +113,7 @@ func someTime(rnd *rand.Rand) time.Time { return propNow.wall.Add(-oneOf(rnd, pr
 
 func randomCase(rnd *rand.Rand) *propCase {
 	c := &propCase{networks: propNetworks[:1+rnd.IntN(3)], noADD: maybe(rnd, 8)}
-	c.opts, _ = Options{MinAge: oneOf(rnd, 0, 0, time.Second, time.Minute, 10*time.Minute)}.withDefaults()
+	c.opts, _ = Options{MinAge: oneOf(rnd, 0, 0, time.Second, time.Minute, 10*time.Minute)}.WithDefaults()
 	if maybe(rnd, 8) {
 		c.opts.AllowForeign = []string{oneOf(rnd, "default-", "free", "*")}
 	}

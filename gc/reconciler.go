@@ -65,7 +65,7 @@ const AllNetworks = "*"
 // directory; all others are only read (R14). New does not access the disk. Its error
 // names everything that is wrong with the arguments.
 func New(store *hostlocal.Store, networks []string, source podsource.Source, opts Options) (*Reconciler, error) {
-	opts, err := opts.withDefaults()
+	opts, err := opts.WithDefaults()
 	errs := []error{err}
 	refuse := func(wrong bool, format string, args ...any) {
 		if wrong {

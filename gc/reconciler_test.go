@@ -194,13 +194,13 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 
 // The zero Options are what the documentation says.
 func TestDefaults(t *testing.T) {
-	opts, err := Options{}.withDefaults()
+	opts, err := Options{}.WithDefaults()
 	must(t, err)
 	if opts.RuntimeRequestTimeout != 2*time.Minute || opts.MinAge != 7*time.Minute || opts.StartingFor != 14*time.Minute ||
 		opts.SourceTimeout != 15*time.Second || opts.StartupTimeout != 30*time.Second || opts.Interval != 10*time.Minute {
 		t.Errorf("got %+v", opts)
 	}
-	opts, err = Options{RuntimeRequestTimeout: 4 * time.Minute}.withDefaults()
+	opts, err = Options{RuntimeRequestTimeout: 4 * time.Minute}.WithDefaults()
 	if err != nil || opts.MinAge != 11*time.Minute || opts.StartingFor != 18*time.Minute {
 		t.Errorf("with a T of 4 minutes: %+v, error %v", opts, err)
 	}

@@ -243,7 +243,7 @@ func (r *Reconciler) log(report *Report) {
 	add(!report.NextCheck.IsZero(), "nextCheck", report.NextCheck)
 	add(report.LongestHold > 0, "longestHold", report.LongestHold.String())
 	counts := report.Counts()
-	for _, v := range Verdicts() {
+	for v := InUse; v <= Failed; v++ {
 		add(counts[v] > 0, v.String(), counts[v])
 	}
 	for _, s := range report.Sources {

@@ -169,7 +169,7 @@ func newSimulation(base string, config simConfig) *simulation {
 	s := &simulation{config: config, cache: make(map[simAttachment]simRecord), files: make(map[simAddress]*simFile),
 		stats: make(map[simAddress]syscall.Stat_t), told: simCase{said: make(map[simKind]podsource.Answer)}}
 	var errs [3]error
-	s.opts, errs[0] = config.opts.withDefaults()
+	s.opts, errs[0] = config.opts.WithDefaults()
 	s.dir, errs[1] = os.MkdirTemp(base, "sim")
 	s.boot(time.Second) // a time of zero is never
 	s.tellConfig()

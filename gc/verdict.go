@@ -3,7 +3,7 @@
 package gc
 
 // A Verdict is what a pass decided about a reservation, or did with it. Its words are
-// stable.
+// stable. Verdicts are numbered without gaps, from InUse to Failed.
 type Verdict uint16
 
 // The verdicts, in the order in which reports show them.
@@ -30,13 +30,9 @@ func (v Verdict) String() string {
 // MarshalText returns the verdict's word, which is the verdict in JSON.
 func (v Verdict) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
-// Verdicts returns all verdicts, in the order in which reports show them.
-func Verdicts() []Verdict {
-	return []Verdict{InUse, Young, Starting, Foreign, Conflict, Malformed, Leaked, Released, Changed, Gone, Failed}
-}
-
 // A Reason says why a reservation got its verdict. Its words are stable. Each reason
-// belongs to one verdict and to one of the rules R1 to R14.
+// belongs to one verdict and to one of the rules R1 to R14. Reasons are numbered from 1
+// on, without gaps, by the verdict that they lead to.
 type Reason uint16
 
 // The reasons, by the verdict that they lead to, each with its rule and a phrase for people.
@@ -112,15 +108,6 @@ func reason(word string, verdict Verdict, rule, text string) Reason {
 
 // row returns the row of r, or that of none for a number that is no reason.
 func (r Reason) row() row { return reasons[min(int(r), len(reasons))%len(reasons)] }
-
-// Reasons returns all reasons, by the verdict that they lead to.
-func Reasons() []Reason {
-	all := make([]Reason, len(reasons)-1)
-	for i := range all {
-		all[i] = Reason(i + 1)
-	}
-	return all
-}
 
 // String returns the reason's word, or nothing for a number that is no reason.
 func (r Reason) String() string { return r.row().word }

@@ -303,7 +303,7 @@ func TestHazard93AnADDOfAnotherVersionEndsLater(t *testing.T) {
 		}
 		pass := func(s *server) {
 			t.Helper()
-			time.Sleep(gc.DefaultInterval)
+			time.Sleep(10 * time.Minute)
 			_, err := s.loop.Reconcile(t.Context())
 			n.must(err)
 		}

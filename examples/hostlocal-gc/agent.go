@@ -54,8 +54,8 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	p := c.Flags()
 	p.StringArrayVar(&f.cniConf, "cni-conf", nil,
 		"take the ranges from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")
-	p.DurationVar(&f.interval, "interval", gc.DefaultInterval, "the longest pause between passes; one comes earlier if it may release something")
-	p.DurationVar(&f.startupTimeout, "startup-timeout", gc.DefaultStartupTimeout, "longest wait for the sources at the start")
+	p.DurationVar(&f.interval, "interval", library.Interval, "the longest pause between passes; one comes earlier if it may release something")
+	p.DurationVar(&f.startupTimeout, "startup-timeout", library.StartupTimeout, "longest wait for the sources at the start")
 	p.BoolVar(&f.dryRun, "dry-run", false, "release nothing, and take no lock: only show what leaked")
 	p.StringVar(&f.listen, "listen", defaultListen, "serve all endpoints at this `HOST:PORT`; --listen= serves nothing")
 	p.StringVar(&f.metricsListen, "metrics-listen", "", "also serve the endpoints that name no pod: /metrics, /healthz, /readyz and /node, at this `HOST:PORT`")

@@ -19,6 +19,9 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
+// library has the defaults of package gc.
+var library, _ = gc.Options{}.WithDefaults()
+
 // flags are the values of all flags. Each command defines only those that it uses.
 type flags struct {
 	dataDir   string
@@ -107,7 +110,7 @@ func (f *flags) judge(c *cobra.Command) {
 	c.Flags().DurationVar(&f.minAge, "min-age", 0,
 		"keep what is younger than this `AGE`, at least 1s (default "+age(gc.DefaultMinAge)+", or as --runtime-request-timeout requires). "+
 			"An age below the default is used only if the sources see every ADD in flight, every address and every attachment")
-	c.Flags().DurationVar(&f.requestTimeout, "runtime-request-timeout", gc.DefaultRuntimeRequestTimeout,
+	c.Flags().DurationVar(&f.requestTimeout, "runtime-request-timeout", library.RuntimeRequestTimeout,
 		"kubelet's runtimeRequestTimeout `T` on this node: an ADD may take twice as long")
 	c.Flags().DurationVar(&f.startingFor, "starting-for", 0,
 		"age after which a starting pod no longer keeps a reservation, if a source would have named its container by then; at least 2T+10m (default 2T+10m)")

@@ -97,7 +97,15 @@ func TestSchemaWords(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "report.schema.json"))
 	var compact bytes.Buffer
 	must(t, errors.Join(err, json.Compact(&compact, text)))
-	for _, words := range []any{gc.Verdicts(), gc.Reasons(), diagnose.Words(), diagnose.AllCauses()} {
+	var verdicts []gc.Verdict
+	for v := gc.InUse; v <= gc.Failed; v++ {
+		verdicts = append(verdicts, v)
+	}
+	var reasons []gc.Reason
+	for r := gc.Reason(1); r.String() != ""; r++ {
+		reasons = append(reasons, r)
+	}
+	for _, words := range []any{verdicts, reasons, diagnose.Words(), diagnose.AllCauses()} {
 		want, err := json.Marshal(words)
 		if err != nil || !bytes.Contains(compact.Bytes(), want) {
 			t.Errorf("report.schema.json lacks %s: %v", want, err)

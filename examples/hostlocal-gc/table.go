@@ -81,7 +81,7 @@ func fold(entries []*gc.Entry) (few []*gc.Entry, more string) {
 			few = append(few, e)
 		}
 	}
-	for _, reason := range gc.Reasons() {
+	for reason := gc.Reason(1); reason.String() != ""; reason++ {
 		if n := seen[reason] - fewRows; n > 0 {
 			more += fmt.Sprintf("... %d more: %s (-o json has all)\n", n, reason)
 		}

@@ -32,8 +32,8 @@ func made() *Collector {
 	report.Networks, report.Missing = append(report.Networks, "spare"), []string{"spare"}
 	report.LockHeld, report.LongestHold = 9*time.Millisecond, 2*time.Millisecond
 	report.Sources = []gc.SourceReport{{Name: "cri", Took: 50 * time.Millisecond}, {Name: "kubelet", Took: 200 * time.Millisecond}}
-	for i, reason := range gc.Reasons() {
-		report.Reservations = append(report.Reservations, entry(reason, time.Duration(i+1)*time.Minute))
+	for reason := gc.Reason(1); reason.String() != ""; reason++ {
+		report.Reservations = append(report.Reservations, entry(reason, time.Duration(reason)*time.Minute))
 	}
 	report.Reservations = append(report.Reservations, in("storage", entry(gc.NetworkNotNamed, time.Hour)))
 	c.OnReport(report, errDown)
@@ -311,9 +311,9 @@ func TestResults(t *testing.T) {
 func TestSeriesAreBounded(t *testing.T) {
 	c := made()
 	before := testutil.CollectAndCount(c)
-	for i, reason := range gc.Reasons() {
-		c.OnReport(reportOf(entry(reason, time.Duration(i)*time.Hour)), nil)
-		c.OnReport(reportOf(entry(reason, time.Duration(i)*time.Hour)), errDown)
+	for reason := gc.Reason(1); reason.String() != ""; reason++ {
+		c.OnReport(reportOf(entry(reason, time.Duration(reason)*time.Hour)), nil)
+		c.OnReport(reportOf(entry(reason, time.Duration(reason)*time.Hour)), errDown)
 	}
 	if after := testutil.CollectAndCount(c); after != before {
 		t.Errorf("%d series before, %d after", before, after)

@@ -147,7 +147,7 @@ func TestHazard90OneStatus(t *testing.T) {
 		dir.Reserve("podnet", "10.0.0.2", web.Id, time.Hour)
 		dir.Reserve("podnet", "10.0.0.3", odd.Id, time.Hour)
 		dir.Reserve("podnet", "10.0.0.4", gctest.ContainerID("leak"), time.Hour)
-		dir.Reserve("podnet", "10.0.0.5", gctest.ContainerID("young leak"), gc.DefaultStartingFor-time.Minute)
+		dir.Reserve("podnet", "10.0.0.5", gctest.ContainerID("young leak"), 13*time.Minute)
 		report := pass(t, dir, &fakeRuntime{
 			items:    []*runtimeapi.PodSandbox{web, odd},
 			statuses: map[string]*runtimeapi.PodSandboxStatus{web.Id: statusOf(web, "10.0.0.2"), odd.Id: row.status},

@@ -8,8 +8,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
-// DefaultLongestADD is the default of Options.LongestADD, the same as
-// gc.DefaultStartingFor.
+// DefaultLongestADD is the default of Options.LongestADD, the same as that of StartingFor
+// in package gc.
 const DefaultLongestADD = 14 * time.Minute
 
 // Rank returns [podsource.RankADDs]: sources that are asked later know the container

@@ -48,8 +48,8 @@ type Env struct {
 // or with its default if that is zero: the default of StartingFor (R4). The passes check the
 // limits.
 func LongestADD(requestTimeout time.Duration) time.Duration {
-	const margin = gc.DefaultStartingFor - 2*gc.DefaultRuntimeRequestTimeout
-	return 2*max(cmp.Or(requestTimeout, gc.DefaultRuntimeRequestTimeout), 0) + margin
+	opts, _ := gc.Options{RuntimeRequestTimeout: max(requestTimeout, 0)}.WithDefaults()
+	return opts.StartingFor
 }
 
 // A Kind describes a kind of source for help texts. Arg is its argument, in brackets if optional.

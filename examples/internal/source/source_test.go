@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 )
 
@@ -78,8 +77,8 @@ func TestParse(t *testing.T) {
 // The longest ADD follows kubelet's setting, as StartingFor does.
 func TestLongestADD(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{
-		0: gc.DefaultStartingFor, gc.DefaultRuntimeRequestTimeout: gc.DefaultStartingFor, 15 * time.Minute: 40 * time.Minute,
-		-time.Minute: 10 * time.Minute,
+		0: 14 * time.Minute, 2 * time.Minute: 14 * time.Minute, 15 * time.Minute: 40 * time.Minute,
+		-time.Minute: 14 * time.Minute,
 	} {
 		if got := LongestADD(timeout); got != want {
 			t.Errorf("with a timeout of %v: got %v, want %v", timeout, got, want)

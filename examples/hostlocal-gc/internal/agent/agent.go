@@ -7,7 +7,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -99,6 +98,7 @@ func New(opts Options) (*Agent, error) {
 
 // withoutPasses returns an agent without a reconciler.
 func withoutPasses(opts Options) *Agent {
+	opts.Passes, _ = opts.Passes.WithDefaults() // an error is that of the reconciler
 	a := &Agent{opts: opts, inquiry: diagnose.NewInquiry(opts.SourceNames), look: (*diagnose.Place).Look, started: time.Now(),
 		answered: make(map[string]bool)}
 	a.last.Store(&status{ended: a.started})
@@ -145,7 +145,7 @@ func (a *Agent) work(ctx context.Context) {
 	o.Passes.Logger.Info("Releasing what leaked", "version", o.Version, "sources", o.SourceNames, "networks", o.Networks,
 		"dataDir", o.DataDir, "dryRun", o.Passes.DryRun)
 	// The hook ends with the first pass that was not refused, or at this time.
-	hook := time.AfterFunc(cmp.Or(o.Passes.StartupTimeout, gc.DefaultStartupTimeout), a.hookEnded)
+	hook := time.AfterFunc(o.Passes.StartupTimeout, a.hookEnded)
 	defer hook.Stop()
 	_ = a.reconciler.Start(ctx) // always nil
 }

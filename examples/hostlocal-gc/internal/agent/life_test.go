@@ -122,7 +122,7 @@ func TestPassThatNeverEnds(t *testing.T) {
 			}
 		}
 		says("")
-		time.Sleep(gc.DefaultStartupTimeout)
+		time.Sleep(a.opts.Passes.StartupTimeout)
 		a.hookEnded()
 		says("30s")
 		a.note(gc.Report{}, nil, nil)

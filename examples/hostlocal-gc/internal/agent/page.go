@@ -76,7 +76,7 @@ func (a *Agent) writePage(w io.Writer, s *status, now time.Time) error {
 		Options: &a.opts, status: s, Style: template.CSS(pageStyle), // a constant of this program
 		Findings: a.all(s, now),
 		Foot: fmt.Sprintf("This page is of %s, and the agent has run for %s. There is a pass every %s, or earlier.",
-			stamp(now), term.Age(now, a.started), cmp.Or(a.opts.Passes.Interval, gc.DefaultInterval)),
+			stamp(now), term.Age(now, a.started), a.opts.Passes.Interval),
 	}
 	if s.passes > 0 {
 		r := &s.report

@@ -45,8 +45,7 @@ func TestNodeStateNamesNothing(t *testing.T) {
 	report := gc.Report{Started: time.Now(), DataDir: t.TempDir(), Networks: []string{"podnet", "gone"}, Missing: []string{"gone"}}
 	pods := []*gc.Pod{{Namespace: "ns", Name: "secret-pod"}, {Name: "secret-pod-2"}}
 	for i := range 40 {
-		why := gc.Reasons()[i%len(gc.Reasons())]
-		e := entry(fmt.Sprintf("10.9.8.%d", i), strings.Repeat("ab", 32), why)
+		e := entry(fmt.Sprintf("10.9.8.%d", i), strings.Repeat("ab", 32), gc.Reason(1+i%int(gc.SourceFailed)))
 		e.Pod, e.Network = pods[i%2], []string{"podnet", "other"}[i/30]
 		report.Reservations = append(report.Reservations, e)
 	}
@@ -136,7 +135,7 @@ func TestNodeState(t *testing.T) {
 				a.log(&report)
 				a.hookEnded()
 			case a.last.Load().passes > 0:
-				time.Sleep(gc.DefaultInterval + passTime)
+				time.Sleep(a.opts.Passes.Interval + passTime)
 			}
 			state, _ := nodeOf(t, a)
 			metrics, health := get(a, "/metrics").Body.String(), get(a, "/healthz").Body.String()

@@ -190,9 +190,9 @@ func (a *Agent) ofAgent(s *status, now time.Time) (all []diagnose.Finding) {
 		f.Items = []string{s.err.Error()}
 		all = append(all, f)
 	}
-	wait := cmp.Or(a.opts.Passes.Interval, gc.DefaultInterval) + passTime
+	wait := a.opts.Passes.Interval + passTime
 	if s.passes == 0 {
-		wait = cmp.Or(a.opts.Passes.StartupTimeout, gc.DefaultStartupTimeout)
+		wait = a.opts.Passes.StartupTimeout
 	}
 	switch {
 	case now.Sub(s.ended) >= wait:

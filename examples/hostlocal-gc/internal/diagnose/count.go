@@ -14,6 +14,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/netns"
 )
 
 // A kind is why a reservation is held.
@@ -112,7 +113,7 @@ func (p *Place) kindOf(e *gc.Entry) kind {
 		switch {
 		case e.Pod == nil || !e.Pod.NotRunning:
 			return inUse
-		case inNamespace(e) && p.Report.Started.Sub(e.ReservedAt) < gc.DefaultStartingFor:
+		case inNamespace(e) && p.Report.Started.Sub(e.ReservedAt) < netns.DefaultLongestADD:
 			return starting // its pause container is to come
 		case inNamespace(e):
 			return noProcess

@@ -84,7 +84,7 @@ func Counts(entries []*gc.Entry, paint func(v gc.Verdict, text string) string) s
 		counts[Verdict(e)]++
 	}
 	var said []string
-	for _, v := range gc.Verdicts() {
+	for v := gc.InUse; v <= gc.Failed; v++ {
 		if n := counts[v.String()]; n > 0 {
 			said = append(said, paint(v, fmt.Sprintf("%d %s", n, v)))
 		}
