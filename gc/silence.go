@@ -32,10 +32,7 @@ func (s *snapshot) addLook(answers []podsource.Answer, began, now reading) []dec
 	look := make([]declaration, len(answers))
 	for i, a := range answers {
 		s.listed += len(a.Pods)
-		d := declaration{Answer: a, asOf: s.clock.asOf(s.at, now, &a), fresh: true}
-		if !a.AsOf.IsZero() {
-			d.fresh = s.clock.asOf(began, now, &a) >= began.mono
-		}
+		d := declaration{Answer: a, asOf: s.clock.asOf(s.at, now, &a), fresh: s.clock.asOf(began, now, &a) >= began.mono}
 		if s.stale = max(s.stale, s.at.mono-d.asOf); d.asOf == always {
 			s.stale = forever
 		}
