@@ -28,7 +28,7 @@ func openDir(path string) (dir, error) {
 // list returns the addresses of the regular files in the directory. os.File.ReadDir
 // would allocate twice for each name.
 func (d dir) list() (ips addresses, err error) {
-	buf := make([]byte, 8<<10)
+	buf := make([]byte, 4<<10)
 	if info, err := d.Stat(); err == nil { // most file systems use at least 20 bytes per entry
 		ips.v4 = make([][4]byte, 0, min(info.Size()/20, 1<<16))
 	}
