@@ -5,7 +5,6 @@ package hostlocal
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -42,7 +41,7 @@ func New(dataDir string) *Store {
 		wall = time.Duration(now.UnixNano())
 		return wall, wall - now.Sub(made)
 	}}
-	s.last.Store(&memory{lead: time.Duration(made.UnixNano()), seed: maphash.MakeSeed()})
+	s.last.Store(&memory{lead: time.Duration(made.UnixNano())})
 	return s
 }
 
