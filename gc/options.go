@@ -83,7 +83,7 @@ type Options struct {
 	Logger logr.Logger
 }
 
-// DefaultMinAge is the default of Options.MinAge with that of RuntimeRequestTimeout.
+// DefaultMinAge is the default of Options.MinAge with that of RuntimeRequestTimeout: 7 minutes.
 const DefaultMinAge = 2*requestTimeout + lagMargin
 
 const (

@@ -178,7 +178,7 @@ var expectations = []struct{ in, path, want, reason string }{
 	{"cri-o", args, "agent --source=kubelet --source=kube --source=cri:/run/crio/crio.sock" + ownPod, "README, runtime"},
 	{"cri-o", "{pod.volumes[*].name} {agent.volumeMounts[*].name}", "crio networks memory kubelet-pods crio networks memory kubelet-pods", "README"},
 	{"cri-o", "{pod.volumes[0].hostPath.path} {agent.volumeMounts[0]}", "/run/crio {mountPath:/run/crio,name:crio,readOnly:true}", "README"},
-	{"ranges", args, "agent --source=kube --source=cri" + ownPod + " --network=podnet --network=storage " +
+	{"ranges", args, "agent --source=kubelet --source=kube --source=cri" + ownPod + " --network=podnet --network=storage " +
 		"--cni-conf=/etc/cni/net.d/10-podnet.conflist", "README, ranges"},
 	{"ranges", "{agent.volumeMounts[0]}", "{mountPath:/etc/cni/net.d,name:cni,readOnly:true}", "README, ranges"},
 	{"release", "{.PodMonitor.metadata.labels.release} {.PrometheusRule.metadata.labels.release}", "prometheus prometheus", "README, metrics"},
