@@ -104,6 +104,7 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 			at = " --data-dir " + quoted(dir.path)
 		}
 		p.Command = "hostlocal-gc %s" + flagsOf(given, judging) + at
+		p.RepairFlags = flagsOf(given, []string{"cni-dir"})
 		p.Again = "hostlocal-gc check" + flagsOf(given, slices.Concat(judging, []string{"cni-dir", "range"})) + at
 		places, all.Reports = append(places, p), append(all.Reports, reportjson.Report{Report: &p.Report})
 	}

@@ -38,6 +38,7 @@ the plugin's lock, if
 	a.flags.data(c)
 	c.Flags().BoolVar(&a.flags.yes, "yes", false, "remove them")
 	a.flags.judge(c)
+	a.flags.others(c)
 	c.RunE = a.work(func(ctx context.Context) error {
 		if len(a.flags.networks) == 0 || a.flags.allNetworks() {
 			return a.unnamed("in which network are the files?")
@@ -106,9 +107,10 @@ func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result) error {
 	if asOf.Sub(r.ReservedAt) < least {
 		return fmt.Errorf("too young: a file must be %v older than the sources' answers", least)
 	}
+	cached := slices.ContainsFunc(done.said, func(m podsource.Answer) bool { return m.Cache != nil })
 	for _, m := range done.said {
 		for i := range m.Pods {
-			if p := &m.Pods[i]; mayHold(p, r, done) {
+			if p := &m.Pods[i]; mayHold(p, r, done, cached) {
 				return fmt.Errorf("%s of source %s may hold it: its addresses of this family are not known for sure", podText(p), m.Source)
 			}
 		}
@@ -117,8 +119,9 @@ func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result) error {
 }
 
 // mayHold reports whether a pod may hold r, of which only the address is known. The kernel was asked, so
-// a pod with some addresses has no others.
-func mayHold(p *podsource.Pod, r *hostlocal.Reservation, done *result) bool {
+// a pod with some addresses has no others, but for a container with an address that the kernel does not show (VFIO,
+// gVisor), which libcni's cache has, if that was asked.
+func mayHold(p *podsource.Pod, r *hostlocal.Reservation, done *result, cached bool) bool {
 	const finished = 5 * time.Minute // after which a pod holds nothing (R5)
 	switch {
 	case p.HostNetwork, p.HasFinished() && !p.FinishedAt.IsZero() && done.Started.Sub(p.FinishedAt) > finished:
@@ -127,7 +130,7 @@ func mayHold(p *podsource.Pod, r *hostlocal.Reservation, done *result) bool {
 		return false
 	case p.MoreIPs:
 		return true
-	case len(p.IPs) > 0:
+	case len(p.IPs) > 0 && (cached || len(p.ContainerIDs) == 0):
 		return false
 	}
 	return !slices.ContainsFunc(done.Reservations, func(e gc.Entry) bool { // its own address is known

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -45,7 +46,7 @@ its code and under its lock, only if
   - the kernel shows it in one network namespace, on that entry's interface, and
     a process is in the namespace;
   - no source says that the container has ended, is not ready or has another
-    address.
+    address. If it ends meanwhile, release frees the address.
 
 It replaces no file. Of the others it says what disagrees, and their pods:
 delete those, so that they are recreated.
@@ -61,6 +62,7 @@ Exit status: 0 all are or would be reserved, 1 one can't be, or an error.`,
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "repair this `ADDRESS` only (repeatable; default all that the ranges have)")
 	c.Flags().BoolVar(&a.flags.yes, "yes", false, "write the files")
 	a.flags.judge(c)
+	a.flags.others(c)
 	c.RunE = a.work(a.repair)
 	return c
 }
@@ -92,8 +94,9 @@ func (a *app) repair(ctx context.Context) error {
 		return err
 	}
 	given := func(c cniconf.Network) bool { return sameDirectory(c.DataDir, a.flags.dataDir) }
-	_, err = os.Stat(hostlocal.DefaultDataDir)
-	mounted := errors.Is(err, fs.ErrNotExist) && !slices.ContainsFunc(confs, given) // the default, at --data-dir here
+	_, none := os.Stat(hostlocal.DefaultDataDir)
+	_, mistyped := os.Stat(a.flags.dataDir)
+	mounted := errors.Is(none, fs.ErrNotExist) && mistyped == nil && !slices.ContainsFunc(confs, given) // the default, at --data-dir here
 	here := func(c cniconf.Network) bool { return given(c) || mounted && c.DataDir == hostlocal.DefaultDataDir }
 	var ours iprange.Set
 	for _, c := range confs {
@@ -103,7 +106,7 @@ func (a *app) repair(ctx context.Context) error {
 	}
 	pods, atRisk := make(map[netip.Addr]string), make(map[netip.Addr]bool)
 	for _, c := range slices.Concat(done.Unreserved, done.Duplicates) {
-		pods[c.IP], atRisk[c.IP] = c.Pods[0].String(), c.AtRisk(ours)
+		pods[c.IP], atRisk[c.IP] = c.Pods[0].String(), len(ours) == 0 || c.AtRisk(ours)
 	}
 	for i := range done.Reservations {
 		if e := &done.Reservations[i]; e.Verdict == gc.Conflict && e.Pod != nil && ours.Has(e.IP) { // it is another's
@@ -139,20 +142,22 @@ func (a *app) repair(ctx context.Context) error {
 	return a.mend(ctx, &done, &m)
 }
 
-// reserve writes the file of a reservation as the plugin does, with its own code and under its lock: it is made over no other.
+// reserve writes the file of a reservation as the plugin does, under its lock: it is made over no other. The plugin's note of
+// the address that it gave last stays as it is, since the next one may be that of a live pod without a file.
 func (l lost) reserve(ctx context.Context, dataDir string) error {
+	dir := filepath.Join(dataDir, l.network)
+	if info, err := os.Lstat(filepath.Join(dir, "lock")); err == nil && !info.Mode().IsRegular() { // which the plugin would open
+		return fmt.Errorf("the lock in %s is no regular file, but %s", dir, info.Mode())
+	}
 	store, err := disk.New(l.network, dataDir)
 	if err != nil {
 		return err
 	}
 	done := make(chan error, 1)
 	go func() { // which may wait for the lock for long
-		err, free := store.Lock(), true
+		err := store.Lock()
 		if err = cmp.Or(err, ctx.Err()); err == nil {
-			free, err = store.Reserve(l.containerID, l.ifName, l.ip.AsSlice(), "0")
-		}
-		if err == nil && !free {
-			err = errors.New("a file has its name by now")
+			err = l.write(filepath.Join(dir, l.ip.String()))
 		}
 		done <- errors.Join(err, store.Close())
 	}()
@@ -162,6 +167,20 @@ func (l lost) reserve(ctx context.Context, dataDir string) error {
 	case <-ctx.Done():
 		return fmt.Errorf("another process holds the lock: %w", ctx.Err())
 	}
+}
+
+func (l lost) write(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return errors.New("a file has its name by now")
+	} else if err != nil {
+		return err
+	}
+	_, err = f.WriteString(l.containerID + disk.LineBreak + l.ifName)
+	if err = cmp.Or(err, f.Close()); err != nil {
+		err = errors.Join(err, os.Remove(path))
+	}
+	return err
 }
 
 // A cached is an entry of libcni's cache (cni, libcni cachedInfo), and what the kernel says of it.

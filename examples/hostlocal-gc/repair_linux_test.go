@@ -130,6 +130,7 @@ func TestRepair(t *testing.T) {
 	if !onNode(t) {
 		return
 	}
+	const note = dir + "podnet/last_reserved_ip.0"
 	for _, row := range []struct {
 		reason, args string
 		change       func(b *bed)
@@ -152,7 +153,20 @@ func TestRepair(t *testing.T) {
 		}, true, statusDone, "Reserved"},
 		{"another interface", "--yes", func(b *bed) { b.cached(`"netns": "/run/netns/web", "ifName": "eth0",`, "") }, false, statusError,
 			"interface eth0 in /run/netns/web"},
-		{"the directory is mounted elsewhere", "--yes --data-dir /run/networks", nil, false, statusDone, "Reserved"},
+		{"the plugin's note of its last address stays: the next one may be that of a live pod without a file", "--yes", func(b *bed) {
+			b.put(note, "10.244.1.200")
+			must(b.t, os.Chmod(note, 0o400))
+		}, true, statusDone, "Reserved 10.244.1.2"},
+		{"a lock that is a link (R7)", "--yes", func(b *bed) {
+			b.put("/etc/other", "")
+			must(b.t, errors.Join(os.MkdirAll(dir+"podnet", 0o755), os.Symlink("/etc/other", dir+"podnet/lock")))
+		}, false, statusError, "is no regular file, but L"},
+		{"the directory is mounted elsewhere", "--yes --data-dir /run/networks", func(b *bed) { must(b.t, os.Mkdir("/run/networks", 0o755)) },
+			false, statusDone, "Reserved"},
+		{"the name of the directory is mistyped", "--yes --data-dir /var/lib/cni/netwroks", nil, false, statusError,
+			"another data directory: --data-dir /var/lib/cni/networks"},
+		{"no range is known", "--yes --cni-dir /none", func(b *bed) { must(b.t, os.RemoveAll("/var/lib/cni/results")) }, false, statusError,
+			"can't be reserved again: libcni's cache has it in 0 live entries"},
 		{"it is another one", "--yes --data-dir /run/networks", func(b *bed) {
 			b.conf("10-podnet.conflist", podnet, "bridge", subnet+`, "dataDir": "/run/x"`)
 			b.cached(`"netns": "/run/netns/web",`, "")
@@ -230,7 +244,10 @@ func TestRepair(t *testing.T) {
 				t.Errorf("exit status %d, want %d with %q:\n%s%s", got.status, row.status, row.says, got.stdout, got.stderr)
 			}
 			if row.written {
-				want = []string{dir + "podnet/10.244.1.2", dir + "podnet/last_reserved_ip.0", dir + "podnet/lock"}
+				want = append([]string{dir + "podnet/10.244.1.2"}, append(want, dir+"podnet/lock")...)
+				if last, _ := os.ReadFile(note); len(want) == 3 && string(last) != "10.244.1.200" {
+					t.Errorf("the plugin's note has %q", last)
+				}
 				info, err := os.Stat(dir + "podnet/10.244.1.2")
 				text, err2 := os.ReadFile(dir + "podnet/10.244.1.2")
 				if must(t, errors.Join(err, err2)); info.Mode() != 0o600 || string(text) != sandbox("0")+"\r\nlo" {

@@ -107,6 +107,8 @@ type Place struct {
 	// Command is the command with a placeholder %s for its name, and with the flags that make a pass
 	// judge as this one did, but for --network. Again is that of the check itself. The agent has neither.
 	Command, Again string
+	// RepairFlags are those that repair needs beside.
+	RepairFlags string
 	// DryRun says that an agent keeps what leaked.
 	DryRun bool
 	// Booted is when the node booted; zero if unknown.
@@ -137,7 +139,7 @@ func (p *Place) release(f Finding) Finding {
 
 // repair adds the command that reserves addresses again to a finding, or what that needs.
 func (p *Place) repair(f Finding) Finding {
-	if f.Run = p.command("repair", ""); !p.nodeShows(false) {
+	if f.Run = p.command("repair", "") + p.RepairFlags; !p.nodeShows(false) {
 		f.Run, f.Do = "", f.Do+" It needs --source netns and --source cnicache, as root and on the node."
 	}
 	return f
