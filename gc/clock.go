@@ -182,8 +182,12 @@ func startKnown(now reading, start time.Time) bool {
 
 // madeSince reports whether a reservation may have been made since a pod's start, by a clock
 // that may have been set back in between. The reservation's timestamp may be too early, and a
-// step within the tolerance is not seen.
+// step within the tolerance is not seen. What is not from before the boot was made since a start
+// before that, whatever the clock showed in between.
 func (c *clock) madeSince(r *hostlocal.Reservation, start time.Time) bool {
+	if c.beforeBoot(start) && !c.beforeBoot(r.ReservedAt) {
+		return true
+	}
 	return !r.ReservedAt.Before(start.Add(-c.steps.Back - granularity(r.ReservedAt) - 2*clockTolerance))
 }
 

@@ -110,11 +110,14 @@ func (x *explorer) settle(s smallNode, stuck bool) {
 func (x *explorer) leak(s *smallNode) int {
 	return slices.IndexFunc([]int{0, 1}, func(a int) bool {
 		f, steps, starting := s.files[a], &s.clock.steps, false
+		older := func(at int64) bool { // than the boot
+			return smallWall(at+1).Before(steps.BootedAt) || smallWall(at).After(steps.Left) && at < s.booted+s.off-1
+		}
 		for i, p := range s.pods {
-			mayHold := f.stamp >= p.startedAt-s.back-3 || p.startedAt > s.now+s.off
+			mayHold := f.stamp >= p.startedAt-s.back-3 || p.startedAt > s.now+s.off || older(p.startedAt)
 			starting = starting || p.there && !p.ended && mayHold && (x.is("more") || s.of(i) < 0)
 		}
-		beforeBoot := smallWall(f.stamp+1).Before(steps.BootedAt) || smallWall(f.stamp).After(steps.Left) && f.stamp < s.booted+s.off-1
+		beforeBoot := older(f.stamp)
 		kept := f.kind == hostlocal.Malformed || x.networks[a] == "third" || !x.recorded(a) &&
 			(f.kind == hostlocal.Owned && x.foreign(f.owner) || !x.has(fromKubelet) || starting && !beforeBoot && !x.has(fromRuntime))
 		return f.stamp != 0 && s.holder(a) < 0 && !kept

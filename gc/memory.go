@@ -21,11 +21,11 @@ import (
 // what was seen, on the monotonic clock; those of the wall clock, since 1970.
 //
 // The first line of the file has its version, and what its times belong to: CLOCK_MONOTONIC begins
-// anew with each boot, and has an offset in a time namespace. The last one shows that none is
-// missing. Each other line is a number of nanoseconds and its name.
+// anew with each boot, and has an offset in a time namespace. The last one has the number of those in
+// between, each of which is a number of nanoseconds and its name.
 type memory map[string]time.Duration
 
-const memoryVersion, memoryEnd = "hostlocal-gc memory 1 ", "\nend\n"
+const memoryVersion = "hostlocal-gc memory 1 "
 
 // recall adds to the clock what the memory has.
 func (r *Reconciler) recall(ctx context.Context, report *Report) { r.useMemory(ctx, report, false) }
@@ -90,15 +90,16 @@ func (r *Reconciler) useMemory(ctx context.Context, report *Report, write bool) 
 // the clock after the file, which another process may write meanwhile.
 func readMemory(path, of string, now func() reading) (memory, error) {
 	content, err := readPrivate(path)
-	lines, whole := strings.CutSuffix(content, memoryEnd)
-	first, lines, _ := strings.Cut(lines, "\n")
-	whole = whole && strings.HasPrefix(first, memoryVersion)
-	m := make(memory)
+	first, lines, _ := strings.Cut(content, "\n")
+	m, whole := make(memory), strings.HasPrefix(first, memoryVersion)
 	for line := range strings.SplitSeq(lines, "\n") {
-		number, name, _ := strings.Cut(line, " ")
-		ns, err := strconv.ParseInt(number, 10, 64)
+		text, name, _ := strings.Cut(line, " ")
+		ns, err := strconv.ParseInt(text, 10, 64)
 		m[name], whole = time.Duration(ns), whole && err == nil
 	}
+	number, ended := m["end"]
+	whole = whole && ended && int(number) == len(m)-1
+	delete(m, "end")
 	switch {
 	case errors.Is(err, fs.ErrNotExist), whole && first != of:
 		return memory{}, nil
@@ -118,7 +119,7 @@ func writeMemory(path, of string, m memory) error {
 	for name, ns := range m {
 		text = fmt.Appendf(text, "\n%d %s", ns, name)
 	}
-	err := os.WriteFile(path+".new", append(text, memoryEnd...), 0o600)
+	err := os.WriteFile(path+".new", fmt.Appendf(text, "\n%d end", len(m)), 0o600)
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
