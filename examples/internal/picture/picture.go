@@ -39,21 +39,17 @@ const (
 
 // styles are the looks of the states. Glyphs tell them apart without colours.
 var styles = [states]struct {
-	label string
-	glyph string
-	class string // in an SVG
-	sgr   term.Style
-	fill  string // in an SVG
-	ink   string // for a glyph on fill
+	label, glyph string
+	sgr          term.Style
 }{
-	free:     {"free", ".", "free", "2", "#eef1f4", "#6b7683"},
-	gateway:  {"gateway", "g", "gateway", "2", "#c9d1d9", "#24292f"},
-	inUse:    {"in use", "#", "in-use", "7;32", "#2da44e", "#ffffff"},
-	unjudged: {"reserved, not judged", "?", "unjudged", "7;36", "#54a3d8", "#08233a"},
-	young:    {"young or starting", "o", "young", "7;33", "#e3b341", "#3d2c00"},
-	foreign:  {"foreign", "f", "foreign", "7;34", "#0f5c73", "#ffffff"},
-	leaked:   {"leaked", "x", "leaked", "7;35", "#a371f7", "#1b0a3a"},
-	conflict: {"conflict, malformed or failed", "!", "conflict", "7;31", "#cf222e", "#ffffff"},
+	free:     {"free", ".", "2"},
+	gateway:  {"gateway", "g", "2"},
+	inUse:    {"in use", "#", "7;32"},
+	unjudged: {"reserved, not judged", "?", "7;36"},
+	young:    {"young or starting", "o", "7;33"},
+	foreign:  {"foreign", "f", "7;34"},
+	leaked:   {"leaked", "x", "7;35"},
+	conflict: {"conflict, malformed or failed", "!", "7;31"},
 }
 
 // verdicts have these states. Any other verdict needs a person.
@@ -97,7 +93,7 @@ func Of(r *gc.Report, network string, ranges []iprange.Range) Picture {
 		}
 	}
 	sorted := slices.SortedFunc(maps.Keys(held), netip.Addr.Compare)
-	p, guessed := Picture{title: network}, len(ranges) == 0
+	p, guessed := Picture{title: term.Clean(network)}, len(ranges) == 0
 	if v4 := slices.DeleteFunc(slices.Clone(sorted), netip.Addr.Is6); guessed && len(v4) > 0 {
 		ranges = append(ranges, iprange.Range{First: v4[0], Last: v4[len(v4)-1]})
 	}
