@@ -62,7 +62,7 @@ type Agent struct {
 	reconciler *gc.Reconciler
 	inquiry    *diagnose.Inquiry
 	look       func(*diagnose.Place) // (*diagnose.Place).Look, which reads the disk
-	looking    atomic.Bool           // a look has not ended
+	looking    diagnose.Guard
 	started    time.Time
 	last       atomic.Pointer[status] // replaced by passes only, one at a time
 	hookOver   atomic.Bool            // the hook at the start has ended, well or not; never reset

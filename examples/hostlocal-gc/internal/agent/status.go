@@ -94,30 +94,6 @@ func (s *status) readConfs(files []string) {
 	}
 }
 
-// lookTime is the longest time for a look at the data directory.
-const lookTime = 5 * time.Second
-
-// lookAt looks at a place, and reports whether the disk answered in time. A look that hangs is left behind, and
-// until it ends there is no other.
-func (a *Agent) lookAt(p *diagnose.Place) bool {
-	if !a.looking.CompareAndSwap(false, true) {
-		return false
-	}
-	own, done := *p, make(chan struct{})
-	go func() {
-		defer close(done)
-		defer a.looking.Store(false)
-		a.look(&own)
-	}()
-	select {
-	case <-done:
-		*p = own
-		return true
-	case <-time.After(lookTime):
-		return false
-	}
-}
-
 // found returns what no pass settles and needs a person. A refused pass ends no finding: it judged
 // nothing.
 func (a *Agent) found(s *status) []diagnose.Finding {
@@ -128,7 +104,11 @@ func (a *Agent) found(s *status) []diagnose.Finding {
 	if !s.judged {
 		p.Refused = []string{"see below"}
 	}
-	answers := a.lookAt(p)
+	looked := *p
+	answers := a.looking.Do(func() { a.look(&looked) })
+	if answers { // else it is still written
+		p = &looked
+	}
 	all := slices.DeleteFunc(diagnose.Findings([]*diagnose.Place{p}), func(f diagnose.Finding) bool {
 		released := f.Word == diagnose.Leaked && !p.DryRun && slices.Contains(p.Report.Networks, f.Network) // by the next pass
 		return f.Word == diagnose.OK || f.Word == diagnose.Unknown || released

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -27,8 +26,8 @@ type Cause string
 
 // The causes. The first one that holds is told. What the node does not show is UnknownCause.
 const (
-	Torn         Cause = "torn"          // its file, or its entry in libcni's cache, was not written whole
-	Reboot       Cause = "reboot"        // it is from before the node's boot
+	Torn         Cause = "torn"
+	Reboot       Cause = "reboot"
 	NoDEL        Cause = "no-del"        // libcni's cache has its entry, and the namespace is gone
 	NoEntry      Cause = "no-entry"      // libcni's cache goes back further, and has no entry of it
 	OtherRuntime Cause = "other-runtime" // its ID is not of the runtime that is asked
@@ -38,13 +37,13 @@ const (
 // AllCauses returns all causes.
 func AllCauses() []Cause { return []Cause{Torn, Reboot, NoDEL, NoEntry, OtherRuntime, UnknownCause} }
 
-var causeTexts = map[Cause]string{
-	Torn: "file or cache entry cut short", Reboot: "from before the boot", NoDEL: "DEL never came or failed",
-	NoEntry: "ADD failed, or DEL without host-local", OtherRuntime: "another's container", UnknownCause: "not shown by the node",
-}
-
 // Text explains the cause to people. Its wording may change.
-func (c Cause) Text() string { return causeTexts[c] }
+func (c Cause) Text() string {
+	return map[Cause]string{
+		Torn: "file or cache entry cut short", Reboot: "from before the boot", NoDEL: "DEL never came or failed",
+		NoEntry: "ADD failed, or DEL without host-local", OtherRuntime: "another's container", UnknownCause: "not shown by the node",
+	}[c]
+}
 
 // Known reports whether there is a cause, and it is not unknown.
 func (c Cause) Known() bool { return c != "" && c != UnknownCause }
@@ -106,7 +105,7 @@ var Booted = earliest.Read
 type Inquiry struct {
 	dirs  []string // of libcni's cache
 	alive func(context.Context) (living, error)
-	busy  atomic.Bool // a look has not ended
+	guard Guard
 }
 
 type living = func(path string, at time.Time) (lives, sure bool)
@@ -158,47 +157,31 @@ func (q *Inquiry) Find(ctx context.Context, r *gc.Report, known Causes) (all Cau
 	return all, found
 }
 
-// lookTime is the longest time for a look at the cache and the kernel.
-const lookTime = 5 * time.Second
-
 // look reads the cache. Where that fails, takes too long, or still hangs since the last look, it has seen
-// nothing.
+// nothing. Where the kernel does not answer, no namespace is certainly gone.
 func (q *Inquiry) look(ctx context.Context) *sight {
-	if !q.busy.CompareAndSwap(false, true) {
-		return new(sight)
-	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	answer := make(chan *sight, 1)
-	go func() {
-		seen := new(sight)
-		if a, err := q.read(ctx); err == nil {
+	seen := new(sight)
+	ended := q.guard.Do(func() {
+		cache, err := cnicache.New(cnicache.Options{Dirs: q.dirs, Living: func(ctx context.Context) (living, error) {
+			lives, err := q.alive(ctx)
+			if err != nil {
+				lives = func(string, time.Time) (bool, bool) { return true, false }
+			}
+			return lives, nil
+		}})
+		if err != nil {
+			return
+		}
+		if a, err := cache.Pods(ctx); err == nil {
 			seen.note(&a)
 		}
-		q.busy.Store(false) // before the next look
-		answer <- seen
-	}()
-	select {
-	case seen := <-answer:
-		return seen
-	case <-ctx.Done():
-		return new(sight)
+	})
+	if !ended {
+		return new(sight) // the other one is still written
 	}
-}
-
-// read returns what the cache has. Where the kernel does not answer, no namespace is certainly gone.
-func (q *Inquiry) read(ctx context.Context) (podsource.Answer, error) {
-	cache, err := cnicache.New(cnicache.Options{Dirs: q.dirs, Living: func(ctx context.Context) (living, error) {
-		lives, err := q.alive(ctx)
-		if err != nil {
-			lives = func(string, time.Time) (bool, bool) { return true, false }
-		}
-		return lives, nil
-	}})
-	if err != nil {
-		return podsource.Answer{}, err
-	}
-	return cache.Pods(ctx)
+	return seen
 }
 
 // An owner is a container in a network.

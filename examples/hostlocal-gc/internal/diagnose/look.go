@@ -6,9 +6,37 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
+
+// lookTime is the longest time for a look at a disk.
+const lookTime = 5 * time.Second
+
+// A Guard keeps those who look at a disk from hanging with it.
+type Guard struct{ busy atomic.Bool }
+
+// Do looks, and reports whether the look ended in time. One that hangs is left behind, and until it ends
+// there is no other.
+func (g *Guard) Do(look func()) bool {
+	if !g.busy.CompareAndSwap(false, true) {
+		return false
+	}
+	done := make(chan struct{})
+	go func() {
+		look()
+		g.busy.Store(false) // before the next look
+		close(done)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-time.After(lookTime):
+		return false
+	}
+}
 
 // Look reads what the report does not say: whether the data directory can be written, and what is in
 // files that name no owner.
