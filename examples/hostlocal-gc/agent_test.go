@@ -24,9 +24,11 @@ func defaults(change func(*flags)) flags {
 	return a.flags
 }
 
-// The agent's flags, and the library's options that follow from them.
+// The agent's flags, and the library's options that follow from them. Agents with the same settings have the same hash, on
+// each node and in each order.
 func TestAgentFlags(t *testing.T) {
 	t.Setenv("NODE_NAME", "other")
+	hashes := make(map[string]string)
 	const all = "--data-dir /run/x --network a --network b --source file:a --source file:b --require-pod ns/me --allow-empty " +
 		"--min-age 6m --runtime-request-timeout 1m --starting-for 1h --interval 1m --startup-timeout 10s --dry-run --listen :80 " +
 		"--metrics-listen :81 --log-format json --cni-conf /etc/x --node n --kubeconfig /k -v 2"
@@ -35,6 +37,11 @@ func TestAgentFlags(t *testing.T) {
 		want         flags
 	}{
 		{"the defaults", "--network a --source file:a", defaults(func(f *flags) { f.node = "other" })},
+		{"the defaults on another node", "--source file:a --network a --interval 10m --node n --listen=:1 --metrics-listen=:2 --require-pod a/b",
+			defaults(func(f *flags) { f.node, f.listen, f.metricsListen, f.require = "n", ":1", ":2", []string{"a/b"} })},
+		{"another network", "--network b --source file:a", defaults(func(f *flags) { f.node, f.networks = "other", []string{"b"} })},
+		{"another source", "--network a --source cri", defaults(func(f *flags) { f.node, f.sources = "other", []string{"cri"} })},
+		{"a dry run", "--network a --source file:a --dry-run", defaults(func(f *flags) { f.node, f.dryRun = "other", true })},
 		{"all", all, defaults(func(f *flags) {
 			f.dataDir, f.networks, f.sources, f.require = "/run/x", []string{"a", "b"}, []string{"file:a", "file:b"}, []string{"ns/me"}
 			f.allowEmpty, f.requestTimeout, f.minAge, f.startingFor = true, time.Minute, 6*time.Minute, time.Hour
@@ -48,6 +55,13 @@ func TestAgentFlags(t *testing.T) {
 		if err := errors.Join(err, c.ParseFlags(strings.Fields(row.args))); err != nil {
 			t.Errorf("%s: %v", row.reason, err)
 		}
+		hash, settings := configurationHash(c.Flags()), strings.TrimSuffix(row.reason, " on another node")
+		for other, hashed := range hashes {
+			if (other == settings) != (hashed == hash) {
+				t.Errorf("%s has the hash %s, and %s has %s", row.reason, hash, other, hashed)
+			}
+		}
+		hashes[settings] = hash
 		if diff := cmp.Diff(row.want, a.flags, cmp.AllowUnexported(flags{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 )
 
@@ -122,10 +123,10 @@ func fleetServer(t *testing.T, pods []fleetPod, names []string) string {
 }
 
 // state is the answer of an agent on a node.
-func state(node, word, network, text string, more ...agent.NodeFound) string {
+func state(node, word, network, text string, more ...diagnose.Finding) string {
 	s := agent.NodeState{SchemaVersion: 1, Node: node, Word: word}
 	if word != "OK" {
-		s.Findings = append([]agent.NodeFound{{Word: word, Network: network, Text: text, Since: time.Now().Add(-3 * time.Hour)}}, more...)
+		s.Findings = append([]diagnose.Finding{{Word: word, Network: network, Text: text, Since: time.Now().Add(-3 * time.Hour)}}, more...)
 	}
 	body, _ := json.Marshal(s) // of plain values
 	return string(body)
@@ -150,7 +151,7 @@ func TestFleet(t *testing.T) {
 		{"the gravest first, each in one line of 80 columns",
 			[]fleetPod{
 				{node: "one", body: state("one", "CONFLICT", "podnet", "1 reservation is claimed")},
-				{node: "two", body: state("two", "FULL", "podnet", long, agent.NodeFound{Word: "CONFLICT"}, agent.NodeFound{Word: "CONFLICT"})},
+				{node: "two", body: state("two", "FULL", "podnet", long, diagnose.Finding{Word: "CONFLICT"}, diagnose.Finding{Word: "CONFLICT"})},
 				{node: "six", body: state("six", "MISSING", "podnet", "\x1b[2Jgone\nOK")}, fine("ten"),
 			}, []string{"one"}, statusLeaked, `
 NODE  STATE     SINCE  WHAT (-o json has all)
@@ -244,31 +245,6 @@ func TestPluginName(t *testing.T) {
 	} {
 		if got := strings.Join(commandLine(strings.Fields(row.args)), " "); got != row.want {
 			t.Errorf("%s: got %q, want %q", row.args, got, row.want)
-		}
-	}
-}
-
-// Agents with the same settings have the same hash, on each node and in each order.
-func TestConfigurationHash(t *testing.T) {
-	hash := func(args ...string) string {
-		c := new(app).agentCommand()
-		if err := c.ParseFlags(args); err != nil {
-			t.Fatal(err)
-		}
-		return configurationHash(c.Flags())
-	}
-	base := hash("--network", "podnet", "--source", "cri", "--interval", "10m")
-	for _, row := range []struct {
-		reason, args string
-		equal        bool
-	}{
-		{"another node", "--source cri --network podnet --node n --require-pod a/b --listen=127.0.0.1:1 --metrics-listen=10.0.0.1:9777", true},
-		{"another network", "--network podnets --source cri", false},
-		{"another source", "--network podnet --source netns", false},
-		{"a dry run", "--network podnet --source cri --dry-run", false},
-	} {
-		if got := hash(strings.Fields(row.args)...); got == base != row.equal {
-			t.Errorf("%s: %s beside %s", row.reason, got, base)
 		}
 	}
 }

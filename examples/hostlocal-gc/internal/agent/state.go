@@ -28,27 +28,12 @@ type NodeState struct {
 	// Configuration is a hash of the agent's settings: equal ones have the same.
 	Configuration string `json:"configuration"`
 	// Word is that of the first finding, or OK. Findings are what a person should look at, gravest first.
-	Word     string      `json:"word"`
-	Findings []NodeFound `json:"findings,omitempty"`
+	Word     string             `json:"word"`
+	Findings []diagnose.Finding `json:"findings,omitempty"` // without items and advice
 	// LastPass is the end of the last pass, or the start of the agent before the first one.
-	LastPass time.Time     `json:"lastPass"`
-	Networks []NodeNetwork `json:"networks"`
-}
-
-// A NodeFound is one finding.
-type NodeFound struct {
-	Word    string    `json:"word"`
-	Network string    `json:"network,omitempty"`
-	Text    string    `json:"text"`
-	Since   time.Time `json:"since"` // this agent sees it since then
-}
-
-// A NodeNetwork has the numbers of reservations of a network by verdict, as of the last pass that judged
-// them.
-type NodeNetwork struct {
-	Name         string         `json:"name"`
-	Named        bool           `json:"named"` // the agent may release in it
-	Reservations map[string]int `json:"reservations"`
+	LastPass time.Time `json:"lastPass"`
+	// Networks has the numbers of reservations by network and verdict, as of the last pass that judged them.
+	Networks map[string]map[string]int `json:"networks"`
 }
 
 // NodeSchema is the version of the JSON of a NodeState.
@@ -59,26 +44,24 @@ func (a *Agent) nodeState(now time.Time) NodeState {
 	last := a.last.Load()
 	state := NodeState{
 		SchemaVersion: NodeSchema, Node: a.opts.Node, Version: a.opts.Version, Configuration: a.opts.Configuration,
-		Word: diagnose.OK, LastPass: last.ended, Networks: []NodeNetwork{},
+		Word: diagnose.OK, LastPass: last.ended, Networks: make(map[string]map[string]int),
 	}
 	for _, f := range a.all(last, now) {
 		if f.Word == diagnose.Leaked && !slices.Contains(last.shown.Networks, f.Network) {
 			continue // another runtime's, perhaps; Networks has the numbers
 		}
 		since := cmp.Or(last.since[[2]string{f.Word, f.Network}], last.ended) // if no pass has ended since
-		state.Findings = append(state.Findings, NodeFound{f.Word, f.Network, nameless(f.Text), since})
+		state.Findings = append(state.Findings, diagnose.Finding{Word: f.Word, Network: f.Network, Text: nameless(f.Text), Since: since})
 	}
 	if len(state.Findings) > 0 {
 		state.Word = state.Findings[0].Word
 	}
-	counts := make(map[string]map[string]int)
-	for i, name := range networksOf(&last.shown) {
-		counts[name] = make(map[string]int)
-		state.Networks = append(state.Networks, NodeNetwork{name, i < len(last.shown.Networks), counts[name]})
+	for _, name := range networksOf(&last.shown) {
+		state.Networks[name] = make(map[string]int)
 	}
 	for i := range last.shown.Reservations {
 		e := &last.shown.Reservations[i]
-		counts[e.Network][diagnose.Verdict(e)]++
+		state.Networks[e.Network][diagnose.Verdict(e)]++
 	}
 	return state
 }

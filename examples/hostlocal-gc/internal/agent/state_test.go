@@ -66,7 +66,7 @@ func TestNodeStateNamesNothing(t *testing.T) {
 			}
 		}
 	}
-	if n := state.Networks; len(state.Findings) < 5 || len(n) != 3 || n[0].Reservations["in-use"] == 0 || state.Configuration != "c0ffee" {
+	if n := state.Networks; len(state.Findings) < 5 || len(n) != 3 || n["podnet"]["in-use"] == 0 || state.Configuration != "c0ffee" {
 		t.Errorf("it is not all there: %s", text)
 	}
 	const found = `31 of process 7, mounted at "/tenant/\"web", from 10.9.8.7:80, 10.9.8.7, [fd00:9::1]:80 and fd00:9::1: 5 leaked.`

@@ -43,13 +43,14 @@ func Words() []string {
 
 // A Finding is one thing that is wrong with a node's addresses, or OK. Its JSON is a contract.
 type Finding struct {
-	Word    string   `json:"word"`
-	Network string   `json:"network,omitempty"` // none if it is about more than one
-	Text    string   `json:"text"`              // for people; names no pod
-	Items   []string `json:"items,omitempty"`   // addresses with their pods, or errors
-	Do      string   `json:"do,omitempty"`      // what a person can do
-	Run     string   `json:"run,omitempty"`     // a command that mends it
-	late    bool     // it is less grave than all that is known to be wrong
+	Word    string    `json:"word"`
+	Network string    `json:"network,omitempty"` // none if it is about more than one
+	Text    string    `json:"text"`              // for people; names no pod
+	Items   []string  `json:"items,omitempty"`   // addresses with their pods, or errors
+	Do      string    `json:"do,omitempty"`      // what a person can do
+	Run     string    `json:"run,omitempty"`     // a command that mends it
+	Since   time.Time `json:"since,omitzero"`    // when an agent saw it first
+	late    bool      // it is less grave than all that is known to be wrong
 }
 
 // longest is the largest number of characters in a line.
