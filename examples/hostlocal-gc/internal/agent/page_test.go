@@ -49,8 +49,10 @@ func TestPage(t *testing.T) {
 	for i := range 10 {
 		r.Unreserved = append(r.Unreserved, gc.Claim{IP: netip.AddrFrom4([4]byte{10, 0, 0, byte(20 + i)}), Pods: []*gc.Pod{two}})
 	}
-	for i, why := range []gc.Reason{gc.ContainerLive, gc.TooYoung, gc.PodStarting, gc.ForeignOwner, gc.Unowned, gc.FileChanged, gc.ReleasedLeak,
-		gc.FileGone, gc.OtherContainer, gc.OwnerMalformed, gc.ReleaseFailed, gc.Unowned, gc.Unowned, gc.NetworkNotNamed} {
+	for i, why := range []gc.Reason{
+		gc.ContainerLive, gc.TooYoung, gc.PodStarting, gc.ForeignOwner, gc.Unowned, gc.FileChanged, gc.ReleasedLeak,
+		gc.FileGone, gc.OtherContainer, gc.OwnerMalformed, gc.ReleaseFailed, gc.Unowned, gc.Unowned, gc.NetworkNotNamed,
+	} {
 		e := entry(fmt.Sprintf("10.0.0.%d", i+2), sandbox("c"), why)
 		e.ReservedAt = at.Add(-time.Minute)
 		r.Reservations = append(r.Reservations, e)
@@ -67,8 +69,9 @@ func TestPage(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	judged := page[strings.Index(page, "\n<section>"):]
-	refused := gc.Report{Networks: []string{"n"}, Started: at.Add(30 * time.Minute), Reservations: []gc.Entry{entry("10.0.0.3", "c", gc.SourceFailed)}}
+	refused := gc.Report{Networks: []string{"n"}, DataDir: "none", Started: at.Add(30 * time.Minute)}
 	failed := refused
+	refused.Reservations = []gc.Entry{entry("10.0.0.3", "c", gc.SourceFailed)}
 	failed.Reservations = []gc.Entry{entry("10.0.0.3", "c", gc.ReleaseFailed)}
 	for _, row := range []struct {
 		reason string
@@ -78,7 +81,8 @@ func TestPage(t *testing.T) {
 		says   string
 	}{
 		{"a refused pass", refused, errAway, true, "<b>UNKNOWN: the last pass was refused, and released nothing.</b>"},
-		{"one that could not list", gc.Report{Started: at}, errors.New("stale handle"), true, "<b>UNKNOWN: the last pass met an error.</b>"},
+		{"one that could not list", gc.Report{Started: at, DataDir: "none"}, errors.New("stale handle"), true,
+			"<b>UNKNOWN: the last pass met an error.</b>"},
 		{"one that judged and could not release", failed, errors.New("read-only"), false, "<b>UNKNOWN: the last pass met an error.</b>"},
 		{"a good one", r, nil, false, "UNRESERVED"},
 	} {
@@ -90,8 +94,9 @@ func TestPage(t *testing.T) {
 			row.err != nil && !strings.Contains(page, row.err.Error()) {
 			t.Errorf("after %s the page is\n%s", row.reason, page)
 		}
-		ips := len(row.report.Reservations) + len(row.report.Unreserved) + len(row.report.Duplicates)
-		if body := get(a, debugPath).Body.String(); strings.Count(body, `"ip": `) != ips {
+		body, ips := get(a, debugPath).Body.String(), len(row.report.Reservations)+len(row.report.Unreserved)+len(row.report.Duplicates)
+		valid(t, body)
+		if strings.Count(body, `"ip": `) != ips {
 			t.Errorf("after %s the JSON is not of the last pass:\n%s", row.reason, body)
 		}
 	}

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build go1.25
-
 package diagnose
 
 import (
@@ -12,9 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
@@ -119,6 +115,7 @@ func TestCause(t *testing.T) {
 		{"there is no cache", owned, earlier, nil, func(q *Inquiry, _ *gc.Report) { q.dirs = []string{"/nowhere"} }, UnknownCause},
 		{"the cache can't be read", owned, earlier, []record{own},
 			func(q *Inquiry, _ *gc.Report) { q.dirs = append(q.dirs, "relative") }, UnknownCause},
+		{"a look at it still hangs", owned, earlier, []record{own}, func(q *Inquiry, _ *gc.Report) { q.guard.busy.Store(true) }, UnknownCause},
 		{"its entry is torn", owned, earlier, []record{torn}, nil, Torn},
 		{"the same, from before the boot: the power failed", owned, later, []record{torn}, nil, Torn},
 		{"the entry of its other network is torn", owned, earlier, []record{with(torn, elsewhere)}, nil, UnknownCause},
@@ -210,34 +207,6 @@ func TestCausesOfPasses(t *testing.T) {
 	if got, want := all.Line(entries), "Causes: 2 reboot (from before the boot), 1 unknown."; got != want || all.Line(entries[:1]) != "" {
 		t.Errorf("%q, want %q, and nothing for one that is unknown: %q", got, want, all.Line(entries[:1]))
 	}
-}
-
-// A look that hangs ends for its caller. Until it has ended there is no other.
-func TestCauseOfADiskThatHangs(t *testing.T) {
-	at(t, time.Time{})
-	dir := results(t, record{"podnet", owned, "gone", reserved, false})
-	synctest.Test(t, func(t *testing.T) {
-		q, r := inquiry(dir), gc.Report{Reservations: []gc.Entry{leakedOf(owned, gc.Unowned)}}
-		answers, looks, hang := q.alive, new(atomic.Int32), make(chan bool)
-		q.alive = func(ctx context.Context) (living, error) {
-			looks.Add(1)
-			<-hang
-			return answers(ctx)
-		}
-		for _, row := range []struct {
-			reason string
-			want   Cause
-			looks  int32
-		}{{"it hangs", UnknownCause, 1}, {"it still hangs", UnknownCause, 1}, {"it has ended", NoDEL, 2}} {
-			if row.want == NoDEL {
-				close(hang)
-				synctest.Wait()
-			}
-			if all, _ := q.Find(t.Context(), &r, nil); all.Of(&r.Reservations[0]) != row.want || looks.Load() != row.looks {
-				t.Errorf("%s: %v after %d looks, want %q after %d", row.reason, all, looks.Load(), row.want, row.looks)
-			}
-		}
-	})
 }
 
 // The cache is that of the sources, and else those of containerd and Multus.
