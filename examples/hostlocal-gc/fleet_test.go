@@ -229,7 +229,7 @@ hostlocal-gc: there is no agent: no pod in namespace ns has the labels app.kuber
 		lines := strings.Split(row.want, "\n")[2:]
 		for i, n := range report.Nodes {
 			said, bad := n.Error != "" || n.State != nil && n.State.Word == n.Word, n.Word != diagnose.OK
-			if !said || bad && !strings.HasPrefix(lines[i], n.Node+" ") || bad != (i < len(report.Nodes)-report.Fine) {
+			if !said || bad != (i < len(report.Nodes)-report.Fine) || bad && !strings.HasPrefix(lines[i], n.Node+" ") {
 				t.Errorf("%s: %+v is in line %d of the JSON", row.reason, n, i)
 			}
 		}

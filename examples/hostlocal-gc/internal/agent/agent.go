@@ -67,9 +67,7 @@ type Agent struct {
 	last       atomic.Pointer[status] // replaced by passes only, one at a time
 	hookOver   atomic.Bool            // the hook at the start has ended, well or not; never reset
 
-	// Used by passes only.
-	answered map[string]bool // by name in reports: whether the source ever answered
-	logged   []string        // the findings that were logged last
+	logged []string // the findings that were logged last, by passes
 
 	registry *prometheus.Registry
 	passes   *metrics.Collector
@@ -99,8 +97,7 @@ func New(opts Options) (*Agent, error) {
 // withoutPasses returns an agent without a reconciler.
 func withoutPasses(opts Options) *Agent {
 	opts.Passes, _ = opts.Passes.WithDefaults() // an error is that of the reconciler
-	a := &Agent{opts: opts, inquiry: diagnose.NewInquiry(opts.SourceNames), look: (*diagnose.Place).Look, started: time.Now(),
-		answered: make(map[string]bool)}
+	a := &Agent{opts: opts, inquiry: diagnose.NewInquiry(opts.SourceNames), look: (*diagnose.Place).Look, started: time.Now()}
 	a.last.Store(&status{ended: a.started})
 	a.register()
 	return a

@@ -18,7 +18,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
 )
 
 var (
@@ -98,13 +97,7 @@ func (s *status) section(name string, readOnly bool) section {
 	}
 	out.Counts = diagnose.Counts(out.Entries, func(_ gc.Verdict, text string) string { return text })
 	slices.SortStableFunc(out.Entries, func(a, b *gc.Entry) int { return cmp.Compare(urgency(a.Verdict), urgency(b.Verdict)) })
-	var ranges []iprange.Range
-	for _, c := range s.confs {
-		if c.Name == name {
-			ranges = append(ranges, slices.Concat(c.Ranges...)...)
-		}
-	}
-	out.Picture = template.HTML(picture.Inline(picture.Of(&s.shown, name, ranges))) // it names addresses alone
+	out.Picture = template.HTML(picture.Inline(picture.Of(&s.shown, name, slices.Concat(s.ranges[name]...)))) // which escapes
 	return out
 }
 

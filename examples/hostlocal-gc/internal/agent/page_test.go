@@ -71,6 +71,7 @@ func TestPage(t *testing.T) {
 	judged := page[strings.Index(page, "\n<section>"):]
 	refused := gc.Report{Networks: []string{"n"}, DataDir: "none", Started: at.Add(30 * time.Minute)}
 	failed := refused
+	refused.Sources = r.Sources
 	refused.Reservations = []gc.Entry{entry("10.0.0.3", "c", gc.SourceFailed)}
 	failed.Reservations = []gc.Entry{entry("10.0.0.3", "c", gc.ReleaseFailed)}
 	for _, row := range []struct {
@@ -80,7 +81,7 @@ func TestPage(t *testing.T) {
 		stale  bool
 		says   string
 	}{
-		{"a refused pass", refused, errAway, true, "<b>UNKNOWN: the last pass was refused, and released nothing.</b>"},
+		{"a refused pass", refused, errAway, true, "<b>UNKNOWN: the last pass was refused, and released nothing: no answer of file.</b>"},
 		{"one that could not list", gc.Report{Started: at, DataDir: "none"}, errors.New("stale handle"), true,
 			"<b>UNKNOWN: the last pass met an error.</b>"},
 		{"one that judged and could not release", failed, errors.New("read-only"), false, "<b>UNKNOWN: the last pass met an error.</b>"},

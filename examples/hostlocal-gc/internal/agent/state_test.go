@@ -77,7 +77,7 @@ func TestNodeStateNamesNothing(t *testing.T) {
 }
 
 // What state, health, metrics and log say in the situations of a node, and since when. The log says findings when they
-// change, not in each pass. A refused pass ends none, but reports a source that has never answered.
+// change, not in each pass. A refused pass ends none.
 func TestNodeState(t *testing.T) {
 	dir, conf := t.TempDir(), filepath.Join(t.TempDir(), "podnet.conf")
 	cnitest.Write(t, conf, `{"cniVersion":"1.0.0","name":"podnet","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/16"}}`, 0)
@@ -101,9 +101,9 @@ func TestNodeState(t *testing.T) {
 			logged string // the words
 		}{
 			{reason: "before the first pass nothing is known", want: "UNKNOWN  0"},
-			{reason: "the first pass was refused, and a configuration is yet to come", conf: "none", err: errAway, want: "UNKNOWN  1, UNKNOWN  1"},
-			{reason: "another one, after the hook has ended", err: errAway, want: "UNKNOWN  1, UNKNOWN  1", logged: "UNKNOWN"},
-			{reason: "a third one", err: errAway, want: "UNKNOWN  1, UNKNOWN  1"},
+			{reason: "the first pass was refused, and a configuration is yet to come", conf: "none", err: errAway, want: "UNKNOWN  1"},
+			{reason: "another one, after the hook has ended", err: errAway, want: "UNKNOWN  1"},
+			{reason: "a third one", err: errAway, want: "UNKNOWN  1"},
 			{reason: "a leak is released by the next pass", found: leak},
 			{reason: "but not in dry run", dryRun: true, found: leak, want: "LEAKED podnet 5", logged: "LEAKED"},
 			{reason: "a container that only podman knows", found: in("other", gc.NetworkNotNamed), logged: "LEAKED"},

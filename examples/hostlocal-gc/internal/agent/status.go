@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -30,9 +29,10 @@ type status struct {
 	judged, stale bool
 	causes        diagnose.Causes // of the leaks that were found and are still there, or were released last
 	confs         []cniconf.Network
-	notes         []string                // why some of --cni-conf could not be read
-	found         []diagnose.Finding      // after the last pass
-	since         map[[2]string]time.Time // since when findings exist, by word and network
+	ranges        map[string][]iprange.Set // of confs
+	notes         []string                 // why some of --cni-conf could not be read
+	found         []diagnose.Finding       // after the last pass
+	since         map[[2]string]time.Time  // since when findings exist, by word and network
 	// ready is set after a pass in which all sources answered, each answer counted, and no address of a live pod
 	// was reserved nowhere while a network had no directory. It is never reset.
 	ready bool
@@ -42,11 +42,7 @@ type status struct {
 func (a *Agent) note(report gc.Report, err error, causes diagnose.Causes) {
 	s := *a.last.Load()
 	s.readConfs(a.opts.CNIConf)
-	ranges := make(map[string][]iprange.Set)
-	for _, n := range s.confs {
-		ranges[n.Name] = append(ranges[n.Name], n.Ranges...)
-	}
-	a.passes.SetRanges(ranges)
+	a.passes.SetRanges(s.ranges)
 	a.passes.OnReport(report, err)
 	s.report, s.err, s.ended, s.causes = report, err, time.Now(), causes
 	s.passes++
@@ -54,9 +50,6 @@ func (a *Agent) note(report gc.Report, err error, causes diagnose.Causes) {
 	s.judged, s.stale = s.judged || judged, s.judged && !judged
 	if !s.stale {
 		s.shown = report
-	}
-	for _, source := range report.Sources {
-		a.answered[source.Name] = a.answered[source.Name] || source.Error == ""
 	}
 	refused := errors.Is(err, gc.ErrRefused)
 	if !refused { // after a refusal the hook tries again
@@ -84,13 +77,16 @@ func hasJudged(report *gc.Report, err error) bool {
 
 // readConfs reads the CNI configurations again, since they are often written after the agent started.
 func (s *status) readConfs(files []string) {
-	s.confs, s.notes = nil, nil
+	s.confs, s.notes, s.ranges = nil, nil, make(map[string][]iprange.Set)
 	for _, path := range files {
 		found, err := cniconf.ReadFile(path)
 		s.confs = append(s.confs, found...)
 		if err != nil {
 			s.notes = append(s.notes, err.Error())
 		}
+	}
+	for _, n := range s.confs {
+		s.ranges[n.Name] = append(s.ranges[n.Name], n.Ranges...)
 	}
 }
 
@@ -120,29 +116,11 @@ func (a *Agent) found(s *status) []diagnose.Finding {
 	if !answers {
 		all = append(all, unknown("the disk of the data directory does not answer", "The node's kernel log says why."))
 	}
-	if silent := a.neverAnswered(s.err); len(silent) > 0 {
-		all = append(all, unknown("no answer since the start: "+strings.Join(silent, ", "),
-			"Is it up, is its socket mounted, and may the agent ask it?"))
-	}
 	return all
 }
 
 func unknown(text, do string) diagnose.Finding {
 	return diagnose.Finding{Word: diagnose.Unknown, Text: text, Do: do}
-}
-
-// neverAnswered returns the sources that have given no answer since the start. A source that hangs may
-// be in no report by name.
-func (a *Agent) neverAnswered(err error) (names []string) {
-	if len(a.answered) == 0 && errors.Is(err, gc.ErrRefused) {
-		return a.opts.SourceNames
-	}
-	for _, name := range slices.Sorted(maps.Keys(a.answered)) {
-		if !a.answered[name] {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 // all returns all findings, gravest first. Requests share found.
@@ -161,7 +139,17 @@ func (a *Agent) ofAgent(s *status, now time.Time) (all []diagnose.Finding) {
 	if s.err != nil {
 		f := unknown("the last pass met an error", "")
 		if errors.Is(s.err, gc.ErrRefused) {
-			f = unknown("the last pass was refused, and released nothing", "No pass has judged anything yet: below is what is reserved.")
+			f = unknown("the last pass was refused, and released nothing",
+				"No pass has judged anything yet. Is each source up, is its socket mounted, and may the agent ask it?")
+			var silent []string
+			for _, source := range s.report.Sources {
+				if source.Error != "" {
+					silent = append(silent, source.Name)
+				}
+			}
+			if silent != nil {
+				f.Text += ": no answer of " + strings.Join(silent, ", ")
+			}
 		}
 		if s.stale {
 			f.Do = fmt.Sprintf("All verdicts here are of the last pass that judged, %s ago, at %s. "+
