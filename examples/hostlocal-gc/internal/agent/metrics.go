@@ -57,25 +57,19 @@ func constant(name, help string, value float64, labels prometheus.Labels) promet
 // are known in a line for each network and cause.
 func (a *Agent) explain(report *gc.Report, known diagnose.Causes) diagnose.Causes {
 	causes, found := a.inquiry.Find(context.Background(), report, known)
-	type kind struct {
-		network string
-		cause   diagnose.Cause
-	}
-	of := make(map[kind][]string)
 	for _, network := range report.Networks {
 		for _, cause := range diagnose.AllCauses() {
-			of[kind{network, cause}] = nil // counts none, so that an increase is seen
-		}
-	}
-	for _, e := range found {
-		k := kind{e.Network, causes.Of(e)}
-		of[k] = append(of[k], e.IP.String())
-	}
-	for k, ips := range of {
-		a.leaks.WithLabelValues(k.network, string(k.cause)).Add(float64(len(ips)))
-		if len(ips) > 0 && k.cause.Known() {
-			a.opts.Passes.Logger.Info("Found why addresses leaked", "network", k.network, "cause", k.cause, "count", len(ips),
-				"IPs", ips[:min(len(ips), maxLogged)])
+			var ips []string
+			for _, e := range found {
+				if e.Network == network && causes.Of(e) == cause {
+					ips = append(ips, e.IP.String())
+				}
+			}
+			a.leaks.WithLabelValues(network, string(cause)).Add(float64(len(ips))) // also none, so that an increase is seen
+			if len(ips) > 0 && cause.Known() {
+				a.opts.Passes.Logger.Info("Found why addresses leaked", "network", network, "cause", cause, "count", len(ips),
+					"IPs", ips[:min(len(ips), maxLogged)])
+			}
 		}
 	}
 	return causes

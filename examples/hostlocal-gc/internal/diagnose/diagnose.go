@@ -226,25 +226,21 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 		all = append(all, f)
 	}
 	if p.readOnly != "" {
-		all = append(all, p.isReadOnly())
+		n := 0
+		for e := range entries(&p.Report) {
+			if e.Verdict == gc.Leaked || e.Reason == gc.ReleaseFailed {
+				n++
+			}
+		}
+		all = append(all, Finding{Word: ReadOnly, late: n == 0,
+			Text: fmt.Sprintf("%s is mounted read-only, so nothing can be released: %d leaked", p.readOnly, n),
+			Do:   "If it is read-only on the node, too, no ADD can reserve an address. Else mount it writable here."})
 	}
 	if p.fullDisk != "" {
 		all = append(all, Finding{Word: ReadOnly, Text: "the file system of " + p.fullDisk + " is full, so no ADD can reserve an address",
 			Do: "Free space or inodes there: df and df -i show which of them is used up."})
 	}
 	return all
-}
-
-func (p *Place) isReadOnly() Finding {
-	n := 0
-	for e := range entries(&p.Report) {
-		if e.Verdict == gc.Leaked || e.Reason == gc.ReleaseFailed {
-			n++
-		}
-	}
-	return Finding{Word: ReadOnly, late: n == 0,
-		Text: fmt.Sprintf("%s is mounted read-only, so nothing can be released: %d leaked", p.readOnly, n),
-		Do:   "If it is read-only on the node, too, no ADD can reserve an address. Else mount it writable here."}
 }
 
 // entries returns the reservations of a report.
