@@ -35,12 +35,20 @@ const (
 	kinds
 )
 
-// words stand after the number of reservations of a kind.
-var words = [kinds]string{
-	leaked: "leaked", beforeBoot: "from before the boot", notReady: "by sandboxes that are not ready",
-	noProcess: "by namespaces without a process", oneProcess: "in ", starting: "starting", young: "young",
-	foreign: "of owners that no source here knows", malformed: "malformed",
-	inConflict: "in conflict or not released", inUse: "in use",
+// kindTexts have the words that stand after the number of reservations of a kind, and what to do about a range that is full of
+// them, unless the node shows more: with each item, such a command.
+var kindTexts = [kinds]struct{ words, do, each string }{
+	leaked:     {words: "leaked"},
+	beforeBoot: {words: "from before the boot"},
+	notReady:   {"by sandboxes that are not ready", "The runtime keeps them until kubelet removes them.", "crictl rmp"},
+	noProcess:  {"by namespaces without a process", "No process is in them any more.", "ip netns delete"},
+	oneProcess: {words: "in ", do: "A process that configures addresses keeps them from others: find out what it does, or end it."},
+	starting:   {words: "starting", do: "They are kept for pods that start: repair or delete these."},
+	young:      {words: "young"},
+	foreign:    {words: "of owners that no source here knows"},
+	malformed:  {words: "malformed"},
+	inConflict: {words: "in conflict or not released", do: "The list shows why each is kept: hostlocal-gc plan."},
+	inUse:      {words: "in use"},
 }
 
 // many is how many addresses in one network namespace are no pod's (hazard 100).
@@ -233,7 +241,7 @@ func (t *tally) parts(n [kinds]int) (text string) {
 		if len(held) == 1 {
 			count = "all "
 		}
-		text += ", " + count + words[k]
+		text += ", " + count + kindTexts[k].words
 		if k == oneProcess {
 			text += t.process
 		}

@@ -27,41 +27,31 @@ func (p *Place) full(c *tally) Finding {
 		f.Text += ": the range is too small for what runs here"
 		return f
 	}
-	switch largest {
-	case leaked:
+	text := kindTexts[largest]
+	if f.Do = text.do; text.each != "" {
+		p.each(&f, text.each, c.items[largest])
+	}
+	switch {
+	case largest == leaked:
 		f = p.release(f)
-	case beforeBoot:
+	case largest == beforeBoot:
 		f.Do = p.afterBoot()
-	case notReady:
-		f.Do = "The runtime keeps them until kubelet removes them."
-		p.each(&f, "crictl rmp", c.items[largest])
-	case noProcess:
-		f.Do = "No process is in them any more."
-		if p.each(&f, "ip netns delete", c.items[largest]); f.Items == nil {
-			f.Do = "Something else keeps these namespaces: the items of -o json say where each is."
-		}
-	case oneProcess:
-		f.Do = "A process that configures addresses keeps them from others: find out what it does, or end it."
-	case starting:
-		f.Do = "They are kept for pods that start: repair or delete these."
-		switch c.waits {
-		case gc.StartingNoEnd:
-			f.Do = "They are kept for pods that start. A source that names the containers would end that: " +
-				"--source cri, or --source netns with --source cnicache."
-		case gc.EntryUnproven:
-			f.Do = "Damaged entries of the CNI cache name their containers. A runtime that does not list them would end that: --source cri."
-		}
-	case young:
+	case largest == noProcess && f.Items == nil:
+		f.Do = "Something else keeps these namespaces: the items of -o json say where each is."
+	case largest == starting && c.waits == gc.StartingNoEnd:
+		f.Do = "They are kept for pods that start. A source that names the containers would end that: " +
+			"--source cri, or --source netns with --source cnicache."
+	case largest == starting && c.waits == gc.EntryUnproven:
+		f.Do = "Damaged entries of the CNI cache name their containers. A runtime that does not list them would end that: --source cri."
+	case largest == young:
 		f.Do = "What leaked is released once it is old enough" + in(&p.Report) + "."
 		if run := p.command("release", c.network); run != "" && p.nodeShows(true) && !strings.Contains(run, " --min-age") {
 			f.Do, f.Run = "These sources see each ADD, so what leaked can be told and released at once.", run+" --min-age=1s"
 		}
-	case foreign:
+	case largest == foreign:
 		f.Do = c.ask(&p.Report)
-	case malformed:
+	case largest == malformed:
 		f.Run = p.command("remove-malformed", c.network)
-	case inConflict:
-		f.Do = "The list shows why each is kept: hostlocal-gc plan."
 	}
 	return f
 }
