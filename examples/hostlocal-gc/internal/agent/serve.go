@@ -221,11 +221,10 @@ func (a *Agent) ready(w http.ResponseWriter, r *http.Request) {
 	a.writeFindings(w, "waiting for a pass in which each source answers, and live pods' addresses have their network's directory")
 }
 
-// writeFindings writes a line, and the findings without what a tenant may have named, one a line.
+// writeFindings writes a line, and the findings of the node's state, one a line.
 func (a *Agent) writeFindings(w io.Writer, line string) {
 	fmt.Fprintln(w, line)
-	for _, f := range a.all(a.last.Load(), time.Now()) {
-		f.Text = nameless(f.Text) // before the line is cut
+	for _, f := range a.nodeState(time.Now()).Findings {
 		fmt.Fprintln(w, f.Line())
 	}
 }
