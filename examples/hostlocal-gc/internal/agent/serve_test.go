@@ -5,6 +5,7 @@ package agent
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,13 +15,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/test/bufconn"
+
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // serving serves an agent until the test ends, also with open connections. dial sends a text on a connection of its own.
 func serving(t *testing.T, a *Agent) (dial func(text string) net.Conn) {
 	ctx, cancel := context.WithCancel(t.Context())
-	l := pipeListener{make(chan net.Conn), make(chan struct{})}
+	l := bufconn.Listen(1) // synctest's clock does not wait for a network
 	ended := make(chan error, 1)
 	go func() { ended <- (server{l, a.handler()}).serve(ctx) }()
 	t.Cleanup(func() {
@@ -30,31 +33,15 @@ func serving(t *testing.T, a *Agent) (dial func(text string) net.Conn) {
 		}
 	})
 	return func(text string) net.Conn {
-		client, server := net.Pipe()
-		l.conns <- server
+		client, err := l.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
 		go func() { _, _ = io.WriteString(client, text) }() // fails once the agent closes it
 		synctest.Wait()
 		return client
 	}
 }
-
-// A pipeListener accepts in-memory connections, since synctest's clock does not wait for a network.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (l pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l pipeListener) Close() error   { close(l.closed); return nil }
-func (l pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 // request is that for a path.
 func request(path string) string { return "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n" }
@@ -94,7 +81,8 @@ func TestCrowd(t *testing.T) {
 		synctest.Wait()
 		var closed []int
 		for i := range held {
-			if err := held[i].SetDeadline(time.Time{}); err != nil {
+			_ = held[i].SetReadDeadline(time.Now())
+			if _, err := held[i].Read(make([]byte, 1)); errors.Is(err, io.EOF) {
 				closed = append(closed, i)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
@@ -40,10 +41,7 @@ func results(t *testing.T, records ...record) string {
 		if r.damaged {
 			text = text[:20]
 		}
-		path := filepath.Join(dir, r.network+"-"+r.id+"-eth0")
-		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, r.made, r.made)); err != nil {
-			t.Fatal(err)
-		}
+		cnitest.Write(t, filepath.Join(dir, r.network+"-"+r.id+"-eth0"), text, time.Since(r.made))
 	}
 	return dir
 }
