@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -132,10 +133,11 @@ func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 	// What answers at an agent's port gets no token: client-go sends it to each place of a redirect (transport/round_trippers.go).
 	httpClient.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	client, err := typedcorev1.NewForConfigAndClient(config, httpClient)
-	if err != nil {
+	names, err2 := metadata.NewForConfigAndClient(config, httpClient)
+	if err := errors.Join(err, err2); err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
 	}
-	report, err := askFleet(ctx, client, f)
+	report, err := askFleet(ctx, client, names.Resource(corev1.SchemeGroupVersion.WithResource("nodes")), f)
 	if err != nil {
 		return err
 	}
@@ -164,8 +166,8 @@ func (l limited) RoundTrip(q *http.Request) (*http.Response, error) {
 	return r, err
 }
 
-// askFleet asks all agents, and judges their answers.
-func askFleet(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags) (*fleetReport, error) {
+// askFleet asks all agents, and judges their answers. Of nodes it reads names only: their specs and statuses are large.
+func askFleet(ctx context.Context, client typedcorev1.CoreV1Interface, nodes metadata.Getter, f *fleetFlags) (*fleetReport, error) {
 	list, cancel := context.WithTimeout(ctx, 10*f.timeout)
 	defer cancel()
 	pods, err := client.Pods(f.namespace).List(list, metav1.ListOptions{LabelSelector: f.selector, ResourceVersion: "0"})
@@ -187,34 +189,17 @@ func askFleet(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetF
 			}
 		}
 	}
-	names, err := nodeNames(list, client)
+	names, err := nodes.List(list, metav1.ListOptions{LabelSelector: "kubernetes.io/os=linux", ResourceVersion: "0"})
 	if err != nil {
 		r.Note = "nodes without an agent are not known: " + err.Error()
+		return r, r.ask(ctx, client, f)
 	}
-	for _, name := range names {
-		if !known[name] {
+	for i := range names.Items {
+		if name := names.Items[i].Name; !known[name] {
 			r.Nodes = append(r.Nodes, fleetNode{Node: name})
 		}
 	}
 	return r, r.ask(ctx, client, f)
-}
-
-// nodeNames lists the nodes, without their specs and statuses: those of thousands are large.
-func nodeNames(ctx context.Context, client typedcorev1.CoreV1Interface) (names []string, err error) {
-	result := client.RESTClient().Get().Resource("nodes").Param("labelSelector", "kubernetes.io/os=linux").Param("resourceVersion", "0").
-		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").Do(ctx)
-	body, _ := result.Raw()
-	if err = result.Error(); err != nil { // which says more than that of Raw
-		return nil, err
-	}
-	var nodes struct {
-		Items []struct{ Metadata struct{ Name string } }
-	}
-	err = json.Unmarshal(body, &nodes)
-	for _, n := range nodes.Items {
-		names = append(names, n.Metadata.Name)
-	}
-	return names, err
 }
 
 // answers reports whether a pod may be the agent of its node.

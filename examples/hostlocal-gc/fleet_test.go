@@ -100,17 +100,16 @@ func fleetServer(t *testing.T, pods []fleetPod, names []string) string {
 		write(w, 200, list)
 	})
 	mux.HandleFunc("/api/v1/nodes", func(w http.ResponseWriter, r *http.Request) {
-		accept := r.Header.Get("Accept")
-		if !strings.HasPrefix(accept, "application/json;as=PartialObjectMetadataList;") || r.FormValue("resourceVersion") != "0" {
-			t.Errorf("more than names is asked for: %q, %s", accept, r.URL)
+		if r.FormValue("labelSelector") != "kubernetes.io/os=linux" || r.FormValue("resourceVersion") != "0" {
+			t.Errorf("nodes are selected by %q, or not from the API server's memory", r.URL)
 		}
 		if names == nil {
 			write(w, 403, forbidden)
 			return
 		}
-		var nodes corev1.NodeList
+		nodes := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}}
 		for _, name := range names {
-			nodes.Items = append(nodes.Items, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}})
+			nodes.Items = append(nodes.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		}
 		write(w, 200, nodes)
 	})
