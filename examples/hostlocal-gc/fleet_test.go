@@ -54,11 +54,11 @@ func (p *fleetPod) answer(t *testing.T, w http.ResponseWriter, elsewhere string,
 			}
 		}
 		t.Error("an endless error was read")
-	case http.StatusForbidden:
-		write(w, p.status, forbidden)
 	default:
 		refusal := forbidden
-		refusal.Message, refusal.Reason = "error trying to reach service: "+p.body, metav1.StatusReasonServiceUnavailable
+		if p.status != http.StatusForbidden {
+			refusal.Message, refusal.Reason = "error trying to reach service: "+p.body, metav1.StatusReasonServiceUnavailable
+		}
 		write(w, p.status, refusal)
 	}
 }
