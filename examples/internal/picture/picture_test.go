@@ -117,13 +117,11 @@ func TestOf(t *testing.T) {
 }
 
 func example() []Picture {
-	empty := of(nil)
-	empty.title = "empty"
 	return []Picture{
 		of(between("10.0.0.1", "10.0.0.46", "10.0.0.1"), held(gc.ContainerLive, "10.0.0.2", "10.0.0.34"),
 			held(gc.Unowned, "10.0.0.3", "10.0.7.1"), held(gc.TooYoung, "10.0.0.35"), held(gc.TwoPods, "10.0.0.46")),
 		of(nil, held(gc.ContainerLive, "fd00::2", "fd00::ffff:4")),
-		empty,
+		Of(new(gc.Report), "em\x1bpty", nil),
 	}
 }
 
@@ -145,7 +143,7 @@ fd00::ffff:0 . . . . #
 2 of about 2^32 used from the lowest to the highest reservation: 2 in use
 Rows in which nothing is reserved are not drawn.
 
-empty
+em?pty
 Nothing is reserved, and the range is unknown.
 `
 	coloured := Text(term.Screen{Colour: true}, example())
