@@ -182,7 +182,7 @@ func TestLeaks(t *testing.T) {
 		cnitest.Write(t, filepath.Join(cache, "n-"+sandbox("leaked")+"-eth0"), `{"kind":`, 0)
 		var refused error
 		a, log := logging(t, Options{
-			DataDir: dir, Networks: []string{"n"}, SourceNames: []string{"cnicache:" + cache}, Passes: gc.Options{DryRun: dryRun},
+			DataDir: dir, Networks: []string{"n", "new"}, SourceNames: []string{"cnicache:" + cache}, Passes: gc.Options{DryRun: dryRun},
 			Source: podsource.Func(func(context.Context) ([]podsource.Pod, error) { return livePod(), refused }),
 		})
 		for _, row := range []struct {
@@ -224,7 +224,8 @@ func TestLeaks(t *testing.T) {
 			for _, cause := range []string{"no-del", "no-entry", "other-runtime", "reboot", "torn", "unknown"} {
 				if row.leaks > 0 {
 					n := map[string]int{"torn": row.leaks, "unknown": 1}[cause]
-					counts = append(counts, fmt.Sprintf(`hostlocal_gc_leaks_total{cause=%q,network="n"} %d`, cause, n))
+					counts = append(counts, fmt.Sprintf(`hostlocal_gc_leaks_total{cause=%q,network="n"} %d`, cause, n),
+						fmt.Sprintf(`hostlocal_gc_leaks_total{cause=%q,network="new"} 0`, cause))
 				}
 			}
 			metrics := get(a, "/metrics").Body.String()
