@@ -86,7 +86,7 @@ func TestFleet(t *testing.T) {
 		return string(out)
 	}
 	const want = `NODE     STATE    SINCE  WHAT (-o json has all)
-node-07  MISSING    AGE  podnett: it has no directory in a, while pods have add…
+node-07  MISSING    AGE  podnett: it has no directory in a; it holds podnet
 node-11  UNKNOWN         dial tcp 10.99.0.12:9777: connect: connection refused
 node-23  LEAKED    AGE  podnet: 2 reservations, 1 leaked, 1 in use
 27 of 30 nodes are fine.
