@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -99,13 +98,6 @@ func TestMemory(t *testing.T) {
 		t.Errorf("the agent took %d KiB, and the limit is %d MiB", most, limit)
 	}
 	fmt.Printf("The agent with 65,536 addresses took %d MiB at most\n", most>>10) // information only
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	must(t, err)
-	return string(text)
 }
 
 // match returns the first group of a match.

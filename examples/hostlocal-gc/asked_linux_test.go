@@ -18,7 +18,7 @@ import (
 // Ctrl-C ends a command that waits for its source. SIGTERM ends the
 // agent in the middle of a pass, and SIGHUP does no harm, neither in the first pass nor at the end.
 func TestInterrupt(t *testing.T) {
-	n, nw := spoiled(t)
+	n := mixedNode(t)
 	for _, name := range []string{"plan", "release", "map", "check", "agent"} {
 		args := []string{name, "--data-dir", "networks", "--network", "podnet", "--source", "file:pipe"}
 		signal, status := os.Signal(os.Interrupt), statusError
@@ -42,7 +42,7 @@ func TestInterrupt(t *testing.T) {
 		}
 		must(t, cmd.Process.Signal(signal))
 		got := finish(t, cmd, cmd.Wait)
-		if got.status != status || strings.Contains(got.stderr, "Ended") != (name == "agent") || !nw.there("10.244.1.2") {
+		if got.status != status || strings.Contains(got.stderr, "Ended") != (name == "agent") || !n.there("podnet/10.244.1.3") {
 			t.Errorf("%s: exit status %d, %q, %q", name, got.status, got.stdout, got.stderr)
 		}
 		_, _ = w.Close(), os.Remove(pipe) // the reader has ended
@@ -51,7 +51,7 @@ func TestInterrupt(t *testing.T) {
 
 // A user without permission gets a note about root.
 func TestNotRoot(t *testing.T) {
-	n, _ := spoiled(t)
+	n := mixedNode(t)
 	nobody := &syscall.SysProcAttr{}
 	if os.Geteuid() == 0 {
 		nobody.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
@@ -99,8 +99,7 @@ func traces(t *testing.T, dir string) string {
 // Read-only commands change nothing on the disk, also when they fail. They take no lock: they work
 // while the plugin holds it, and create no lock file.
 func TestLookingChangesNothing(t *testing.T) {
-	n, _ := every(t)
-	n.put("cut.json", "[{")
+	n := mixedNode(t)
 	n.put("podnet.conf", `{"cniVersion":"1.0.0","name":"podnet","type":"bridge","ipam":{"type":"host-local","subnet":"10.244.1.0/24"}}`)
 	// A network without a lock file, an empty one, and a file that is no network.
 	n.put("networks/bare/10.9.0.2", sandbox("x")+"\r\neth0")
@@ -111,7 +110,7 @@ func TestLookingChangesNothing(t *testing.T) {
 	before := traces(t, data)
 	for _, args := range []string{
 		"plan --all --source file:pods.json", "plan -o json --source file:cut.json",
-		"plan --source file:pods.json", "plan --exit-code --min-age 1s --allow-foreign * --source file:pods.json", "plan --source file:cut.json",
+		"plan --source file:pods.json", "plan --min-age 1s --allow-foreign * --source file:pods.json", "plan --source file:cut.json",
 		"map --source file:pods.json --cni-dir .", "map --source file:cut.json",
 		"plan --network none --source file:pods.json", "release --network podnet --source file:cut.json",
 	} {

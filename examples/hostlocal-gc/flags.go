@@ -41,10 +41,10 @@ type flags struct {
 	allowEmpty     bool
 	require        []string
 
-	format        string
-	all, exitCode bool
-	ips           []string
-	yes           bool
+	format string
+	all    bool
+	ips    []string
+	yes    bool
 
 	cniDir  string
 	subnets []string

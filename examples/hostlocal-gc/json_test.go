@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
@@ -35,16 +36,6 @@ func readReport(t *testing.T, stdout string) report {
 	var r report
 	must(t, json.Unmarshal([]byte(stdout), &r))
 	return r
-}
-
-// verdicts returns the verdict of each address of all networks.
-func verdicts(t *testing.T, stdout string) map[string]string {
-	t.Helper()
-	out := make(map[string]string)
-	for _, e := range readReport(t, stdout).Reservations {
-		out[e.IP.String()] = e.Verdict
-	}
-	return out
 }
 
 func schema(t *testing.T, of string) *jsonschema.Schema {
@@ -113,15 +104,8 @@ func TestSchemaWords(t *testing.T) {
 	}
 }
 
-// In every scene the JSON is valid. An empty data directory is no error. Where no
-// source answers, what was not judged did not fail.
+// An empty data directory is no error. Where no source answers, what was not judged did not fail.
 func TestJSON(t *testing.T) {
-	for name, scene := range scenes {
-		got := run(t, scene(t).dir, nil, "plan", "--data-dir", "networks", "--source", "file:pods.json", "-o", "json")
-		if len(verdicts(t, got.stdout)) == 0 || got.status != statusDone || got.stderr != "" {
-			t.Errorf("%s: exit status %d, stderr %q", name, got.status, got.stderr)
-		}
-	}
 	args := []string{"plan", "--data-dir", "networks", "--source", "file:-", "-o", "json"}
 	empty := run(t, newNode(t).dir, strings.NewReader("[{}]"), args...)
 	if r := readReport(t, empty.stdout); len(r.Networks)+len(r.Reservations) > 0 || empty.status != statusDone {
@@ -131,5 +115,34 @@ func TestJSON(t *testing.T) {
 	all := readReport(t, got.stdout).Reservations
 	if got.status != statusError || len(all) != 13 || strings.Contains(got.stdout, `"release-failed"`) {
 		t.Errorf("exit status %d, %d reservations:\n%s", got.status, len(all), got.stdout)
+	}
+}
+
+// A release takes what its plan shows as leaked, and leaves the rest as it is.
+func TestVerdicts(t *testing.T) {
+	n := mixedNode(t)
+	flags := strings.Fields("--data-dir networks --network podnet --source file:pods.json --min-age 48h -o json")
+	want := map[string]string{
+		"10.244.1.2": "in-use", "10.244.1.3": "leaked unknown", "10.244.1.4": "conflict", "10.244.1.5": "malformed",
+		"10.244.1.6": "leaked torn", "10.244.1.7": "starting", "10.244.1.8": "young", "10.244.1.9": "foreign",
+	}
+
+	for _, name := range []string{"plan", "release"} {
+		out := run(t, n.dir, nil, append([]string{name}, flags...)...)
+		got := make(map[string]string)
+		for _, e := range readReport(t, out.stdout).Reservations {
+			if e.Network == "podnet" {
+				got[e.IP.String()] = strings.TrimSpace(e.Verdict + " " + e.Cause)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" || out.status != statusDone {
+			t.Errorf("%s: exit status %d, verdicts and causes (-want +got):\n%s", name, out.status, diff)
+		}
+		for ip, v := range want {
+			if there := n.there("podnet/" + ip); there != !strings.HasPrefix(v, "released") {
+				t.Errorf("%s: %s is %s: is its file there? %v", name, ip, v, there)
+			}
+			want[ip] = strings.Replace(v, "leaked", "released", 1)
+		}
 	}
 }

@@ -12,8 +12,7 @@
 //	hostlocal-gc repair    writes files of live pods again that somebody removed
 //
 // Its flags, its JSON and its exit statuses are a contract: 0 done, 1 error, 2 wrong
-// usage, 3 if plan --exit-code finds a leak or check finds a problem. README.md has
-// worked examples.
+// usage, 3 if check or fleet finds a problem. README.md has worked examples.
 //
 // Start reading at root.go. A pass is in pass.go, and its output in table.go.
 package main

@@ -19,8 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
-
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc/gctest"
@@ -53,32 +51,16 @@ func TestMain(m *testing.M) {
 		main()
 	}
 	flag.Parse()
-	os.Exit(testMain(m))
-}
-
-func testMain(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "hostlocal-gc-test-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	built = filepath.Join(dir, "hostlocal-gc") // where any user may run it
+	self, err2 := os.Executable()
+	text, err3 := os.ReadFile(self)
+	if err := errors.Join(err, err2, err3, os.WriteFile(built, text, 0o755)); err != nil {
+		panic(err)
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	built = filepath.Join(dir, "hostlocal-gc")
-	if err := copySelf(built); err != nil {
-		fmt.Fprintln(os.Stderr, "copying the command:", err)
-		return 1
-	}
-	return m.Run()
-}
-
-// copySelf copies this binary to where any user may run it.
-func copySelf(to string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	text, err := os.ReadFile(self)
-	return errors.Join(err, os.WriteFile(to, text, 0o755))
+	status := m.Run()
+	_ = os.RemoveAll(dir)
+	os.Exit(status)
 }
 
 func must(t *testing.T, err error) {
@@ -86,6 +68,13 @@ func must(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must(t, err)
+	return string(text)
 }
 
 // An outcome is the result of a run of the command.
@@ -176,7 +165,7 @@ func (nw *podNetwork) add(containerID string, age time.Duration) (ips []string) 
 
 // file returns the path of an address's file.
 func (nw *podNetwork) file(ip string) string {
-	return disk.GetEscapedPath(filepath.Join(nw.dir, "networks", nw.name), ip)
+	return filepath.Join(nw.dir, "networks", nw.name, ip)
 }
 
 func (nw *podNetwork) date(ip string, age time.Duration) {
@@ -190,8 +179,8 @@ func (nw *podNetwork) write(ip, content string, age time.Duration) {
 	cnitest.Write(nw.t, nw.file(ip), content, age)
 }
 
-// there reports whether an address is reserved.
-func (nw *podNetwork) there(ip string) bool { return cnitest.Exists(nw.file(ip)) }
+// there reports whether NETWORK/ADDRESS is reserved.
+func (n *node) there(file string) bool { return cnitest.Exists(filepath.Join(n.dir, "networks", file)) }
 
 // A pod has the JSON of the source file:PATH.
 type pod struct {

@@ -81,11 +81,11 @@ func TestRemoveMalformed(t *testing.T) {
 			podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return s.kernel, nil })))
 		a.printError(err)
 		well := row.removed || row.says[0] == 'N'
-		if !strings.Contains(out.String(), row.says) || s.nw.there("10.1.0.3") == row.removed || (err == nil) != well {
+		if !strings.Contains(out.String(), row.says) || n.there("podnet/10.1.0.3") == row.removed || (err == nil) != well {
 			t.Errorf("%s: removed is not %t, or without %q:\n%s", row.reason, row.removed, row.says, &out)
 		}
 		for _, ip := range []string{"10.1.0.2", "10.1.0.4", "fd00:1::2", "fd00:1::3"} {
-			if !s.nw.there(ip) {
+			if !n.there("podnet/" + ip) {
 				t.Errorf("%s: %s was removed, too", row.reason, ip)
 			}
 		}

@@ -143,13 +143,7 @@ func (a *app) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.print(&done, view{all: a.flags.all, only: chosen}); err != nil {
-		return err
-	}
-	if a.flags.exitCode && leaked(&done.Report) {
-		return errFound
-	}
-	return nil
+	return a.print(&done, view{all: a.flags.all, only: chosen})
 }
 
 // release runs the command.

@@ -26,8 +26,8 @@ hostlocal-gc compares these files with the live pods of the node, and releases
 what leaked, under the plugin's own lock. What is in doubt is kept, with a
 reason. Start with check, then plan, then release, or run the agent.
 
-Exit status: 0 success, 1 error, 2 wrong usage, 3 if plan --exit-code finds a
-leak or check finds a problem.`,
+Exit status: 0 success, 1 error, 2 wrong usage, 3 if check or fleet finds a
+problem.`,
 		RunE: func(*cobra.Command, []string) error {
 			return usagef("a command is missing: check, plan, release, repair, remove-malformed, agent, fleet or map")
 		},
@@ -54,13 +54,12 @@ writes nothing. Addresses in use are only counted; --all shows them. With --ip
 it shows these addresses, and what each source says of them.`,
 		Example: `  hostlocal-gc plan
   hostlocal-gc plan --ip 10.244.1.7
-  hostlocal-gc plan --source file:pods.json --exit-code >/dev/null || echo leaks`,
+  hostlocal-gc plan --all --source file:pods.json`,
 		Args: noArgs,
 		RunE: a.work(a.plan),
 	}
 	c.Flags().BoolVar(&a.flags.all, "all", false, "show every reservation, also those in use, and those on the disk if no source answers")
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "show this `ADDRESS`, and what each source says of it (repeatable)")
-	c.Flags().BoolVar(&a.flags.exitCode, "exit-code", false, "end with status 3 if something is leaked")
 	a.flags.pass(c)
 	return c
 }

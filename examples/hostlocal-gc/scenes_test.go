@@ -18,7 +18,7 @@ import (
 
 // scenes are the nodes by their names, as in README.md.
 var scenes = map[string]func(*testing.T) *node{
-	"full": fullNode, "conflict": conflictNode, "dual": dualNode,
+	"full": fullNode, "conflict": conflictNode, "mixed": mixedNode,
 }
 
 // fullNode has no address left, though only half of them are in use.
@@ -70,70 +70,78 @@ func conflictNode(t *testing.T) *node {
 	return n
 }
 
-// dualNode gives each pod an IPv4 and an IPv6 address, and some pods an address in a second
-// network.
-func dualNode(t *testing.T) *node {
+// mixedNode has a reservation for each verdict that one pass and a file of pods can give with --min-age 48h, a foreign one,
+// and many leaks in a second network.
+func mixedNode(t *testing.T) *node {
 	n := newNode(t)
-	podnet := n.network("podnet", "10.244.1.0/24", "fd00:10:244:1::/64")
-	storage := n.network("storage", "192.168.100.0/24")
-	n.put("podnet.conf", `{"cniVersion": "1.0.0", "name": "podnet", "type": "ptp", "ipam": {"type": "host-local",
-  "ranges": [[{"subnet": "10.244.1.0/24"}], [{"subnet": "fd00:10:244:1::/64"}]]}}
-`)
-	live := []pod{{Namespace: "shop", Name: "search", UID: "search", StartedAt: ago(90 * time.Minute)}}
-	for i := range 6 {
-		name := fmt.Sprintf("web-%d", i)
-		age := time.Duration(i+2)*day + 7*time.Hour + 30*time.Minute
-		ips := podnet.add(sandbox(name), age)
-		if i%2 == 0 {
-			storage.add(sandbox(name), age) // its address is in no pod's status
-		}
-		if i < 4 {
-			live = append(live, pod{Namespace: "shop", Name: name, UID: name, IPs: ips[:1]})
-		}
+	nw, storage := n.network("podnet", "10.244.1.0/24"), n.network("storage", "10.2.0.0/24")
+	const old = 3*day + 4*time.Hour + 30*time.Minute
+	for _, name := range []string{"running", "old", "mysql before", "garbage", "empty"} {
+		nw.add(sandbox(name), old) // from .2 on
 	}
-	podnet.add(sandbox("search"), time.Hour+30*time.Minute)
-	n.pods("pods.json", live...)
+	nw.add(sandbox("may be creating"), 2*day+4*time.Hour+30*time.Minute)
+	nw.add(sandbox("fresh"), day+2*time.Hour+30*time.Minute)
+	nw.add("default-web", old)
+	nw.write("10.244.1.5", "one\ntwo\nthree\n", old)
+	nw.write("10.244.1.6", "", old)
+	for i := range 20 {
+		storage.add(sandbox(fmt.Sprint(i)), old)
+	}
+	n.pods("pods.json",
+		pod{Namespace: "a", Name: "running", UID: "1", ContainerIDs: []string{sandbox("running")}},
+		pod{Namespace: "a", Name: "mysql", UID: "2", ContainerIDs: []string{sandbox("mysql")}, IPs: []string{"10.244.1.4"}},
+		pod{Namespace: "a", Name: "new", UID: "3", StartedAt: ago(3 * day)},
+	)
+	n.put("cut.json", `[{"name":"x","ips":["10.244.1.99"]},{"name":"y","ips":["10.24`)
 	return n
 }
 
 var (
 	sceneLine = regexp.MustCompile("^<!-- scene: ([a-z]+) -->\n$")
-	// Processes that differ between runs.
+	// What differs between runs: processes that hold locks, and ages of lists.
 	lockHolders = regexp.MustCompile(`process [0-9]+ \([^)]*\)`)
+	ages        = regexp.MustCompile(`\([0-9]+s ago\)`)
 )
 
-// The examples of README.md are run in order. A comment "scene: NAME" makes a new node, and each line of a console block that
-// begins with "$ " is run on it. -update rewrites the outputs.
-func TestReadme(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	must(t, err)
-	var out strings.Builder
-	var n *node
-	played, inside := 0, false
-	for line := range strings.Lines(string(text)) {
-		scene := sceneLine.FindStringSubmatch(line)
-		args, command := strings.CutPrefix(line, "$ hostlocal-gc ")
-		switch {
-		case scene != nil:
-			n = scenes[scene[1]](t)
-		case line == "```\n" || line == "```console\n":
-			inside = line != "```\n"
-		case inside && !command:
-			continue // an output, which is made anew
+// The examples of README.md and of testdata are run in order. A comment "scene: NAME" makes a new node, and each line of a console
+// block that begins with "$ " is run on it. -update rewrites the outputs.
+func TestExamples(t *testing.T) {
+	for _, file := range []string{"README.md", "testdata/commands.md"} {
+		text := read(t, file)
+		var out strings.Builder
+		var n *node
+		played, inside := 0, false
+		for line := range strings.Lines(text) {
+			scene := sceneLine.FindStringSubmatch(line)
+			args, isRun := strings.CutPrefix(line, "$ hostlocal-gc ")
+			switch {
+			case scene != nil:
+				n = scenes[scene[1]](t)
+			case line == "```\n" || line == "```console\n":
+				inside = line != "```\n"
+			case inside && !isRun:
+				continue // an output, which is made anew
+			}
+			out.WriteString(line)
+			if isRun {
+				cmd := command(t, n.dir, strings.Fields(args)...)
+				both := new(strings.Builder) // as on a terminal
+				cmd.Stdout, cmd.Stderr = both, both
+				status := finish(t, cmd, cmd.Run).status
+				out.WriteString(ages.ReplaceAllString(lockHolders.ReplaceAllString(both.String(), "process 4711 (cp)"), "(1s ago)"))
+				if file != "README.md" && status != statusDone {
+					fmt.Fprintf(&out, "exit status %d\n", status)
+				}
+				played++
+			}
 		}
-		out.WriteString(line)
-		if command {
-			got := run(t, n.dir, nil, strings.Fields(args)...)
-			out.WriteString(lockHolders.ReplaceAllString(got.stdout, "process 4711 (cp)") + got.stderr)
-			played++
+		if played < 3 {
+			t.Errorf("%s: only %d commands were found", file, played)
 		}
-	}
-	if played < 3 {
-		t.Errorf("only %d commands were found", played)
-	}
-	if *update {
-		must(t, os.WriteFile("README.md", []byte(out.String()), 0o644))
-	} else if diff := cmp.Diff(string(text), out.String()); diff != "" {
-		t.Errorf("the outputs differ; go test . -update rewrites them (-README.md +played):\n%s", diff)
+		if *update {
+			must(t, os.WriteFile(file, []byte(out.String()), 0o644))
+		} else if diff := cmp.Diff(text, out.String()); diff != "" {
+			t.Errorf("the outputs differ; go test . -update rewrites them (-%s +played):\n%s", file, diff)
+		}
 	}
 }

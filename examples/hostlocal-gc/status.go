@@ -26,7 +26,7 @@ const (
 	statusLeaked = 3
 )
 
-// errFound gives plan --exit-code and check their exit status when something is wrong. It is not printed: the output says it.
+// errFound gives check and fleet their exit status when something is wrong. It is not printed: the output says it.
 var errFound = errors.New("something is wrong")
 
 // A usageError is wrong on any node. So is an error before the work of a command began, which is cobra's.

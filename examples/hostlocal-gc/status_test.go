@@ -3,29 +3,16 @@
 package main
 
 import (
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
 )
 
-// spoiled is a node with a leak and with bad inputs of each kind.
-func spoiled(t *testing.T) (*node, *podNetwork) {
-	n := newNode(t)
-	nw := n.network("podnet", "10.244.1.0/24")
-	nw.add(sandbox("gone"), time.Hour)
-	n.network("storage", "10.2.0.0/24").add(sandbox("gone"), time.Hour)
-	n.pods("pods.json", pod{Name: "x", IPs: []string{"10.244.1.99"}})
-	n.put("cut.json", `[{"name":"x","ips":["10.244.1.99"]},{"name":"y","ips":["10.24`)
-	return n, nw
-}
-
 // Wrong usage and bad input release nothing, and the error says what to do.
 func TestRefusals(t *testing.T) {
 	const release, plan = "release --network podnet ", "plan --data-dir networks --source file:pods.json "
-	n, nw := spoiled(t)
+	n := mixedNode(t)
 	for _, row := range []struct {
 		reason, args, stdin string
 		status              int
@@ -36,6 +23,8 @@ func TestRefusals(t *testing.T) {
 		{reason: "an unknown flag", args: "plan --bogus", status: statusUsage, stderr: "unknown flag: --bogus"},
 		{reason: "an unknown output", args: "plan -o yaml", status: statusUsage, stderr: `there is no output format "yaml": give one of table, json`},
 		{reason: "an argument", args: "plan podnet", status: statusUsage, stderr: "name a network with --network"},
+		{reason: "no address", args: "release --network podnet --ip web", status: statusUsage, stderr: `"web" is no address`},
+		{reason: "an address with a zone", args: release + "--ip fe80::1%eth0", status: statusUsage, stderr: "no zones"},
 		{reason: "an age below the least", args: plan + "--min-age 999ms", status: statusUsage, stderr: "--min-age is 999ms; it must be from 1s"},
 		{reason: "a timeout of the runtime that none has", args: plan + "--runtime-request-timeout 2h", status: statusUsage, stderr: "--runtime-request-timeout is 2h"},
 		{reason: "a prefix of foreign owners that is empty", args: plan + "--allow-foreign=", status: statusUsage, stderr: "--allow-foreign has an empty prefix"},
@@ -61,7 +50,6 @@ func TestRefusals(t *testing.T) {
 		{reason: "two sources, and the second fails", args: release + "--data-dir networks --source file:pods.json --source file:cut.json", status: statusError, stderr: "pod source file: file:cut.json: "},
 		{reason: "a source that says there is nothing", args: release + "--data-dir networks --source file:-", stdin: "[]", status: statusError, stderr: "a pod source reports no pod at all"},
 		{reason: "a list by a source that fails", args: "plan --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
-		{reason: "an error goes before what is leaked", args: "plan --exit-code --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
 		{reason: "a cluster that nothing names", args: "fleet --kubeconfig /dev/null", status: statusError, stderr: "reading the kubeconfig: there is none: --kubeconfig"},
 		{reason: "a range of no network", args: "map --range 10.0.0.0/24", status: statusUsage, stderr: "name that with --network"},
 	} {
@@ -72,53 +60,9 @@ func TestRefusals(t *testing.T) {
 		if row.status == statusUsage && got.stdout != "" {
 			t.Errorf("%s: after wrong usage stdout has %q", row.reason, got.stdout)
 		}
-		if !nw.there("10.244.1.2") {
+		if !n.there("podnet/10.244.1.3") {
 			t.Fatalf("%s: it released something", row.reason)
 		}
-	}
-}
-
-func TestExitCode(t *testing.T) {
-	for _, row := range []struct {
-		reason string
-		args   string
-		pods   []pod
-		status int
-	}{
-		{"something is leaked", "plan --exit-code", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
-		{"in all networks", "plan --exit-code --network *", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
-		{"in one of two networks", "plan --exit-code --network storage", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusLeaked},
-		{"only in networks that were not asked for", "plan --exit-code --network none-yet", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusDone},
-		{"young ones are not leaked", "plan --exit-code --min-age 2h", []pod{{Name: "x", IPs: []string{"10.244.1.99"}}}, statusDone},
-	} {
-		t.Run(row.reason, func(t *testing.T) {
-			n, _ := spoiled(t)
-			n.network("none-yet", "10.3.0.0/24")
-			n.pods("pods.json", row.pods...)
-			args := append(strings.Fields(row.args), "--data-dir", "networks", "--source", "file:pods.json")
-			got := run(t, n.dir, nil, args...)
-			if got.status != row.status || got.stderr != "" || got.stdout == "" {
-				t.Errorf("exit status %d, want %d; stderr %q, stdout %q", got.status, row.status, got.stderr, got.stdout)
-			}
-		})
-	}
-}
-
-// A network without a directory is a user's mistake: it is reported as an error, but other networks
-// are released all the same.
-func TestMissingNetwork(t *testing.T) {
-	n, nw := spoiled(t)
-	args := []string{"release", "--data-dir", "networks", "--network", "podnet", "--network", "pdonet", "--source", "file:pods.json"}
-	got := run(t, n.dir, nil, args...)
-	if want := `network "pdonet" has no directory in networks; it holds podnet, storage`; got.status != statusError || !strings.Contains(got.stderr, want) {
-		t.Errorf("exit status %d, and stderr %q does not say %q", got.status, got.stderr, want)
-	}
-	if nw.there("10.244.1.2") {
-		t.Error("the leak in the other network was not released")
-	}
-	r := readReport(t, run(t, n.dir, nil, append(args, "-o", "json")...).stdout)
-	if len(r.Networks) != 2 || r.Networks[0] != "pdonet" || !slices.Equal(r.Missing, r.Networks[:1]) || r.Error == "" {
-		t.Errorf("the report has networks %v and error %q", r.Networks, r.Error)
 	}
 }
 

@@ -12,23 +12,18 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
-// showNetwork writes the table of one network.
+// showNetwork writes the table of one network, if it has anything to show.
 func (a *app) showNetwork(out *strings.Builder, r *result, network string, v view) {
-	several := len(r.Networks) > 1
-	if several {
-		fmt.Fprintf(out, "%s\n", a.screen.Paint(term.Bold, "Network "+network))
-	}
 	shown := slices.DeleteFunc(r.shown(), func(e *gc.Entry) bool {
 		return e.Network != network || !v.only.has(e.Reservation) || e.Verdict == gc.InUse && !v.all && v.only == nil
 	})
-	if len(shown) > 0 {
-		out.WriteString(a.table(r, shown))
-	} else if several {
-		fmt.Fprintln(out, a.screen.Paint(term.Dim, "nothing to show"))
+	if len(shown) == 0 {
+		return
 	}
-	if len(shown) > 0 || several {
-		out.WriteByte('\n')
+	if len(r.Networks) > 1 {
+		fmt.Fprintln(out, a.screen.Paint(term.Bold, "Network "+network))
 	}
+	fmt.Fprintln(out, a.table(r, shown))
 }
 
 // table lays out entries, with the word of each reason, and under it what these words mean. A column
