@@ -6,16 +6,17 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/agent"
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 const (
@@ -50,8 +51,8 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	f := &a.flags
 	f.network(c, "release in the network of this `NAME`, which need not have a directory yet (repeatable, required). The sources must know its containers. "+
 		"* means all networks that have a directory, now or later, and beside named sources needs --source netns")
-	f.log(c, 0, "log up to this `LEVEL`: 0 releases, errors and news, 1 each pass, 2 also what was kept though no pod has it, 4 everything")
 	p := c.Flags()
+	p.IntVarP(&f.verbose, "verbose", "v", 0, "log up to this `LEVEL`: 0 releases, errors and news, 1 each pass, 2 also what was kept though no pod has it, 4 everything")
 	p.StringArrayVar(&f.cniConf, "cni-conf", nil,
 		"take the ranges from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")
 	p.DurationVar(&f.interval, "interval", library.Interval, "the longest pause between passes; one comes earlier if it may release something")
@@ -79,8 +80,12 @@ func (a *app) agent(ctx context.Context, given *pflag.FlagSet) error {
 	if f.logFormat != formatText && f.logFormat != formatJSON {
 		return usagef("there is no log format %q: give text or json", f.logFormat)
 	}
-	a.stdin = nil                 // a daemon does not read it
-	f.verbose = max(0, f.verbose) // the daemon always logs
+	opts := &slog.HandlerOptions{Level: slog.Level(-max(0, f.verbose))}
+	a.log = logr.FromSlogHandler(slog.NewTextHandler(a.stderr, opts))
+	if f.logFormat == formatJSON {
+		a.log = logr.FromSlogHandler(slog.NewJSONHandler(a.stderr, opts))
+	}
+	a.stdin = nil // a daemon does not read it
 	s, err := a.source()
 	if err != nil {
 		return err
@@ -90,7 +95,7 @@ func (a *app) agent(ctx context.Context, given *pflag.FlagSet) error {
 		names = []string{"those of a usual node"}
 	}
 	run, err := agent.New(agent.Options{
-		Version: version(), DataDir: f.dataDir, Networks: f.networks, Source: s, SourceNames: names, Passes: a.passes(),
+		Version: version(), DataDir: f.dataDir, Networks: f.networks, Source: s, SourceNames: names, Passes: a.options(),
 		Listen: f.listen, MetricsListen: f.metricsListen, CNIConf: f.cniConf, Node: f.node,
 		Configuration: configurationHash(given),
 	})
@@ -100,13 +105,6 @@ func (a *app) agent(ctx context.Context, given *pflag.FlagSet) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP) // until the process ends, which SIGHUP would end
 	return run.Run(ctx, hangup)
-}
-
-// passes returns the options of the agent's passes.
-func (a *app) passes() gc.Options {
-	opts := a.options()
-	opts.Interval, opts.StartupTimeout, opts.DryRun = a.flags.interval, a.flags.startupTimeout, a.flags.dryRun
-	return opts
 }
 
 // ofNode are the flags that differ between nodes whose agents have the same settings.

@@ -24,37 +24,18 @@ func defaults(change func(*flags)) flags {
 	return a.flags
 }
 
-// The agent's flags, and the library's options that follow from them. Agents with the same settings have the same hash, on
-// each node and in each order.
-func TestAgentFlags(t *testing.T) {
-	t.Setenv("NODE_NAME", "other")
+// Agents with the same settings have the same hash, on each node and in each order.
+func TestConfigurationHash(t *testing.T) {
 	hashes := make(map[string]string)
-	const all = "--data-dir /run/x --network a --network b --source file:a --source file:b --require-pod ns/me --allow-empty " +
-		"--min-age 6m --runtime-request-timeout 1m --starting-for 1h --interval 1m --startup-timeout 10s --dry-run --listen :80 " +
-		"--metrics-listen :81 --log-format json --cni-conf /etc/x --node n --kubeconfig /k -v 2"
-	for _, row := range []struct {
-		reason, args string
-		want         flags
-	}{
-		{"the defaults", "--network a --source file:a", defaults(func(f *flags) { f.node = "other" })},
-		{"the defaults on another node", "--source file:a --network a --interval 10m --node n --listen=:1 --metrics-listen=:2 --require-pod a/b",
-			defaults(func(f *flags) { f.node, f.listen, f.metricsListen, f.require = "n", ":1", ":2", []string{"a/b"} })},
-		{"another network", "--network b --source file:a", defaults(func(f *flags) { f.node, f.networks = "other", []string{"b"} })},
-		{"another source", "--network a --source cri", defaults(func(f *flags) { f.node, f.sources = "other", []string{"cri"} })},
-		{"a dry run", "--network a --source file:a --dry-run", defaults(func(f *flags) { f.node, f.dryRun = "other", true })},
-		{"all", all, defaults(func(f *flags) {
-			f.dataDir, f.networks, f.sources, f.require = "/run/x", []string{"a", "b"}, []string{"file:a", "file:b"}, []string{"ns/me"}
-			f.allowEmpty, f.requestTimeout, f.minAge, f.startingFor = true, time.Minute, 6*time.Minute, time.Hour
-			f.interval, f.startupTimeout, f.dryRun = time.Minute, 10*time.Second, true
-			f.listen, f.metricsListen, f.cniConf, f.node, f.kubeconfig = ":80", ":81", []string{"/etc/x"}, "n", "/k"
-			f.verbose, f.logFormat = 2, "json"
-		})},
+	for _, row := range []struct{ reason, args string }{
+		{"the defaults", "--network a --source file:a"},
+		{"the defaults on another node", "--source file:a --network a --interval 10m --node n --listen=:1 --metrics-listen=:2 --require-pod a/b"},
+		{"another network", "--network b --source file:a"},
+		{"another source", "--network a --source cri"},
+		{"a dry run", "--network a --source file:a --dry-run"},
 	} {
-		a := &app{}
-		c, _, err := a.root().Find([]string{"agent"})
-		if err := errors.Join(err, c.ParseFlags(strings.Fields(row.args))); err != nil {
-			t.Errorf("%s: %v", row.reason, err)
-		}
+		c, _, err := (&app{}).root().Find([]string{"agent"})
+		must(t, errors.Join(err, c.ParseFlags(strings.Fields(row.args))))
 		hash, settings := configurationHash(c.Flags()), strings.TrimSuffix(row.reason, " on another node")
 		for other, hashed := range hashes {
 			if (other == settings) != (hashed == hash) {
@@ -62,17 +43,21 @@ func TestAgentFlags(t *testing.T) {
 			}
 		}
 		hashes[settings] = hash
-		if diff := cmp.Diff(row.want, a.flags, cmp.AllowUnexported(flags{})); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
-		}
-		opts, f := a.passes(), row.want
-		want := gc.Options{
-			MinAge: f.minAge, RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor,
-			Interval: f.interval, StartupTimeout: f.startupTimeout, DryRun: f.dryRun, Logger: opts.Logger,
-		}
-		if diff := cmp.Diff(want, opts, cmpopts.IgnoreUnexported(want.Logger)); diff != "" {
-			t.Errorf("%s: the library's options (-want +got):\n%s", row.reason, diff)
-		}
+	}
+}
+
+// The library's options follow from the agent's flags.
+func TestAgentFlags(t *testing.T) {
+	t.Setenv("NODE_NAME", "other")
+	a := &app{}
+	c, _, err := a.root().Find([]string{"agent"})
+	must(t, errors.Join(err, c.ParseFlags(strings.Fields("--min-age 6m --runtime-request-timeout 1m --starting-for 1h --interval 1m "+
+		"--startup-timeout 10s --dry-run --memory /m"))))
+	got, want := a.options(), gc.Options{MinAge: 6 * time.Minute, RuntimeRequestTimeout: time.Minute, StartingFor: time.Hour,
+		Interval: time.Minute, StartupTimeout: 10 * time.Second, DryRun: true, Memory: "/m"}
+	want.Logger = got.Logger
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(want.Logger)); diff != "" || a.flags.node != "other" {
+		t.Errorf("node %q, options (-want +got):\n%s", a.flags.node, diff)
 	}
 }
 

@@ -91,11 +91,6 @@ func (f *flags) dir(c *cobra.Command) {
 // once adds the flags of a command that runs once.
 func (f *flags) once(c *cobra.Command) {
 	c.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "give up after this time; 0 waits for a day")
-	f.log(c, -1, "log to stderr up to this `LEVEL`: 0 each release, 2 also what was kept though no pod has it, 4 everything; -1 only errors")
-}
-
-func (f *flags) log(c *cobra.Command, level int, usage string) {
-	c.Flags().IntVarP(&f.verbose, "verbose", "v", level, usage)
 }
 
 // judge adds the flags that control how reservations are judged. Help shows flags in the order in which they are added, so this is called
@@ -155,7 +150,7 @@ func (a *app) source() (podsource.Source, error) {
 	if !slices.Contains(formats(), f.format) {
 		return nil, usagef("there is no output format %q: give one of %s", f.format, strings.Join(formats(), ", "))
 	}
-	env := source.Env{Node: f.node, Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.logger(),
+	env := source.Env{Node: f.node, Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.log,
 		LongestADD: max(f.startingFor, source.LongestADD(f.requestTimeout)), AllowEmpty: f.allowEmpty}
 	for _, text := range f.require {
 		namespace, name, ok := strings.Cut(text, "/")
@@ -171,12 +166,13 @@ func (a *app) source() (podsource.Source, error) {
 	return s, nil
 }
 
-// options returns the options common to all commands.
+// options returns the options of a pass. Only the agent has flags for the second line.
 func (a *app) options() gc.Options {
 	f := &a.flags
 	return gc.Options{
 		MinAge: f.minAge, RuntimeRequestTimeout: f.requestTimeout, StartingFor: f.startingFor,
-		AllowForeign: f.foreign, Memory: f.memoryFile(), Logger: a.logger(),
+		Interval: f.interval, StartupTimeout: f.startupTimeout, DryRun: f.dryRun,
+		AllowForeign: f.foreign, Memory: f.memoryFile(), Logger: a.log,
 	}
 }
 

@@ -24,6 +24,8 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/go-logr/logr"
+
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
@@ -40,6 +42,7 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	screen         term.Screen // behind stdout
+	log            logr.Logger // silent but for the agent's: the output of other commands says what was done
 	flags          flags
 	began          bool // the work of a command
 	failed         bool // an error was printed, and the exit status must say so

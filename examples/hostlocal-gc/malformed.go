@@ -71,7 +71,7 @@ func (a *app) removeMalformed(ctx context.Context, s podsource.Source) error {
 		}
 		path := filepath.Join(a.flags.dataDir, e.Network, e.IP.String())
 		m.all = append(m.all, mend{
-			row:  []term.Cell{{Text: path}, {Text: term.Age(done.Started, e.ReservedAt) + " ago"}},
+			row:  []string{path, term.Age(done.Started, e.ReservedAt) + " ago"},
 			what: "Removed " + path + ".",
 			do: func(ctx context.Context) error {
 				release, err := hostlocal.New(a.flags.dataDir).Release(ctx, e.Reservation)

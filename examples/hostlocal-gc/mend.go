@@ -10,8 +10,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
 // A mending is what a command would do that changes files which no pass may: a person looks at it first.
@@ -24,8 +22,8 @@ type mending struct {
 
 // A mend changes one file.
 type mend struct {
-	row  []term.Cell // which is shown before
-	what string      // it did
+	row  []string // which is shown before
+	what string   // it did
 	do   func(context.Context) error
 }
 
@@ -46,14 +44,14 @@ func (a *app) mend(ctx context.Context, done *result, m *mending) error {
 	for _, why := range slices.Sorted(maps.Keys(m.refused)) {
 		errs = append(errs, fmt.Errorf("%s\n%s", why, strings.Join(few(m.refused[why], fewRows), "\n")))
 	}
-	var rows [][]term.Cell
+	var rows [][]string
 	for _, one := range m.all {
 		rows = append(rows, one.row)
 	}
 	if more := len(rows) - fewRows; more > 0 {
-		rows = append(rows[:fewRows], []term.Cell{{Text: fmt.Sprintf("... %d more", more)}})
+		rows = append(rows[:fewRows], []string{fmt.Sprintf("... %d more", more)})
 	}
-	text := a.section(term.Bold, m.heading, rows)
+	text := a.section(m.heading, rows)
 	switch {
 	case len(m.all)+len(m.refused) == 0:
 		text = m.none + "\n"
@@ -65,7 +63,7 @@ func (a *app) mend(ctx context.Context, done *result, m *mending) error {
 	}
 	for _, one := range m.all {
 		if err := one.do(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", one.row[0].Text, err))
+			errs = append(errs, fmt.Errorf("%s: %w", one.row[0], err))
 		} else {
 			fmt.Fprintln(a.stdout, one.what)
 		}

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -221,10 +220,7 @@ func (a *app) of(ip netip.Addr, r *result) string {
 	if networks == nil {
 		head = fmt.Sprintf("%v is not reserved in %s.", ip, r.DataDir)
 	}
-	var rows [][]term.Cell
-	say := func(m *podsource.Answer, style term.Style, text string) {
-		rows = append(rows, []term.Cell{{Text: m.Source}, {Text: text, Style: style}})
-	}
+	var rows [][]string
 	for i := range r.said {
 		m, before := &r.said[i], len(rows)
 		for j := range m.Pods {
@@ -232,22 +228,22 @@ func (a *app) of(ip netip.Addr, r *result) string {
 			owns := slices.ContainsFunc(owners, func(id string) bool { return id != "" && slices.Contains(p.ContainerIDs, id) })
 			switch has := slices.Contains(p.IPs, ip); {
 			case owns && has:
-				say(m, term.Plain, podText(p)+" has the container and the address")
+				rows = append(rows, []string{m.Source, podText(p) + " has the container and the address"})
 			case owns:
-				say(m, term.Plain, podText(p)+" has the container")
+				rows = append(rows, []string{m.Source, podText(p) + " has the container"})
 			case has:
-				say(m, term.Plain, podText(p)+" has the address")
+				rows = append(rows, []string{m.Source, podText(p) + " has the address"})
 			}
 		}
 		switch {
 		case m.Source == "": // no source was asked
 		case m.Err != nil:
-			say(m, term.Yellow, diagnose.InFlags("no answer: "+m.Err.Error()))
+			rows = append(rows, []string{m.Source, diagnose.InFlags("no answer: " + m.Err.Error())})
 		case len(rows) == before:
-			say(m, term.Dim, "no live entry has the address or the container")
+			rows = append(rows, []string{m.Source, "no live entry has the address or the container"})
 		}
 	}
-	return a.section(term.Plain, head+" The sources say:", rows)
+	return a.section(head+" The sources say:", rows)
 }
 
 // podText names an entry of a source.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
@@ -80,18 +81,20 @@ func (a *app) attention(r *result) string {
 }
 
 // section is a heading with a small table under it, or nothing.
-func (a *app) section(style term.Style, heading string, rows [][]term.Cell) string {
+func (a *app) section(heading string, rows [][]string) string {
 	if len(rows) == 0 {
 		return ""
 	}
-	columns := make([]term.Column, len(rows[0])+1) // the first one indents
-	indented := make([][]term.Cell, len(rows))
-	for i, row := range rows {
-		indented[i] = append([]term.Cell{{}}, row...)
+	var out strings.Builder
+	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		for i := range row {
+			row[i] = term.Clean(row[i])
+		}
+		fmt.Fprintln(table, "  "+strings.Join(row, "\t"))
 	}
-	table := a.screen.Table(columns, indented)
-	_, table, _ = strings.Cut(table, "\n") // no column has a title
-	return fmt.Sprintf("%s\n%s\n", a.screen.Fold(a.screen.Paint(style, heading)), table)
+	_ = table.Flush() // which a builder does not fail
+	return fmt.Sprintf("%s\n%s\n", a.screen.Fold(a.screen.Paint(term.Bold, heading)), &out)
 }
 
 // summary is the last part of the output: what each source contributed, and all networks in one

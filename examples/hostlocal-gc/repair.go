@@ -131,7 +131,7 @@ func (a *app) repair(ctx context.Context) error {
 		}
 		if l, err := f.judge(ip); err == nil {
 			m.all = append(m.all, mend{
-				row:  []term.Cell{{Text: ip.String()}, {Text: l.network}, {Text: term.ID(l.containerID)}, {Text: l.ifName}},
+				row:  []string{ip.String(), l.network, term.ID(l.containerID), l.ifName},
 				what: fmt.Sprintf("Reserved %v in network %s again.", ip, l.network),
 				do:   func(ctx context.Context) error { return l.reserve(ctx, a.flags.dataDir) },
 			})

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -93,11 +94,10 @@ func noArgs(cmd *cobra.Command, args []string) error {
 
 // sourcesTopic is the text of help sources.
 func sourcesTopic() *cobra.Command {
-	rows := make([][]term.Cell, 0, len(source.Kinds()))
+	var list strings.Builder
 	for _, k := range source.Kinds() {
-		rows = append(rows, []term.Cell{{Text: "  " + k.Form()}, {Text: k.Help}})
+		fmt.Fprintf(&list, "  %-16s  %s\n", k.Form(), strings.ReplaceAll(term.Screen{Width: 60}.Fold(k.Help), "\n", "\n"+strings.Repeat(" ", 20)))
 	}
-	table := term.Screen{Width: 80}.Table([]term.Column{{Title: "  SOURCE"}, {Title: "WHAT ANSWERS"}}, rows)
 	return &cobra.Command{
 		Use:   "sources",
 		Short: "Which sources --source can name",
@@ -107,7 +107,7 @@ several: an address is kept if any of them lists its pod or container. Without
 runtime, the kernel, libcni's cache. What does not exist is left out, and the
 report says why. A source that is named must exist.
 
-` + table,
+` + strings.TrimSuffix(list.String(), "\n"),
 	}
 }
 

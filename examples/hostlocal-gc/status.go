@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"strings"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
@@ -84,18 +82,6 @@ func (a *app) notePermission(err error) {
 	if errors.Is(err, fs.ErrPermission) && os.Geteuid() > 0 {
 		a.note("host-local's files are root's: run it as root (sudo)")
 	}
-}
-
-// logger logs to stderr, up to the level of -v. Below level 0 only the report says what was done.
-func (a *app) logger() logr.Logger {
-	opts := &slog.HandlerOptions{Level: slog.Level(-a.flags.verbose)}
-	switch {
-	case a.flags.verbose < 0:
-		return logr.Discard()
-	case a.flags.logFormat == formatJSON:
-		return logr.FromSlogHandler(slog.NewJSONHandler(a.stderr, opts))
-	}
-	return logr.FromSlogHandler(slog.NewTextHandler(a.stderr, opts))
 }
 
 // note prints a note to stderr: stdout may go to a pipe.

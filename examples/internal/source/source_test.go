@@ -6,7 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -70,18 +69,6 @@ func TestParse(t *testing.T) {
 		}
 		if err == nil && pods != max(0, row.pods) {
 			t.Errorf("%s: got %d pods, want %d", row.reason, pods, row.pods)
-		}
-	}
-}
-
-// The longest ADD follows kubelet's setting, as StartingFor does.
-func TestLongestADD(t *testing.T) {
-	for timeout, want := range map[time.Duration]time.Duration{
-		0: 14 * time.Minute, 2 * time.Minute: 14 * time.Minute, 15 * time.Minute: 40 * time.Minute,
-		-time.Minute: 14 * time.Minute,
-	} {
-		if got := LongestADD(timeout); got != want {
-			t.Errorf("with a timeout of %v: got %v, want %v", timeout, got, want)
 		}
 	}
 }

@@ -21,8 +21,7 @@ import (
 type Screen struct {
 	// Colour says whether to use escape sequences.
 	Colour bool
-	// Width is in columns. Tables wrap their last column to fit. Zero wraps nothing, so that grep
-	// finds whole rows.
+	// Width is in columns, to which text is folded. Zero folds nothing, so that grep finds whole lines.
 	Width int
 }
 
@@ -118,47 +117,31 @@ type Cell struct {
 	Style Style
 }
 
-const (
-	gap       = "  " // between columns
-	leastWrap = 12   // of the last column; on narrower screens the terminal breaks the lines
-)
+const gap = "  " // between columns
 
-// Table formats rows under their columns. A row may have fewer cells than columns. The last column
-// is wrapped to the screen's width. No line ends in blanks. Text is padded before it is coloured, which
-// text/tabwriter does not do.
+// Table formats rows under their columns. A row may have fewer cells than columns. No line ends in blanks. Text is padded
+// before it is coloured, which text/tabwriter does not do.
 func (s Screen) Table(head []Column, rows [][]Cell) string {
 	lines := [][]Cell{make([]Cell, len(head))}
 	for i, c := range head {
 		lines[0][i] = Cell{c.Title, Bold}
 	}
 	lines = append(lines, rows...)
-	widths, before := make([]int, len(head)), 0 // before the last column
-	for i := range head {
-		for _, line := range lines {
-			if i < len(line) {
-				widths[i] = max(widths[i], columns(line[i].Text))
-			}
+	widths := make([]int, len(head))
+	for _, line := range lines {
+		for i, c := range line {
+			widths[i] = max(widths[i], columns(c.Text))
 		}
-		if i < len(head)-1 {
-			before += widths[i] + len(gap)
-		}
-	}
-	last := Screen{}
-	if s.Width > 0 {
-		last.Width = max(leastWrap, s.Width-before)
 	}
 	var out strings.Builder
 	for _, line := range lines {
 		text := ""
 		for i, c := range line {
 			pad := strings.Repeat(" ", widths[i]-columns(c.Text))
-			switch c.Text = Clean(c.Text); {
-			case head[i].Right:
-				text += pad + s.Paint(c.Style, c.Text) + gap
-			case i == len(head)-1:
-				text += strings.ReplaceAll(s.Paint(c.Style, last.Fold(c.Text)), "\n", "\n"+strings.Repeat(" ", before))
-			default:
-				text += s.Paint(c.Style, c.Text) + pad + gap
+			if c.Text = s.Paint(c.Style, Clean(c.Text)); head[i].Right {
+				text += pad + c.Text + gap
+			} else {
+				text += c.Text + pad + gap
 			}
 		}
 		fmt.Fprintln(&out, strings.TrimRight(text, " "))
