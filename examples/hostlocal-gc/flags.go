@@ -61,8 +61,6 @@ const (
 	formatJSON  = "json"
 )
 
-func formats() []string { return []string{formatTable, formatJSON} }
-
 // data adds the flags that select what a command reads, and its timeout.
 func (f *flags) data(c *cobra.Command) {
 	f.network(c, "show, and release in, only the network of this `NAME` (repeatable; without it, or with *, all networks are shown; release needs one)")
@@ -72,7 +70,7 @@ func (f *flags) data(c *cobra.Command) {
 // pass adds the flags of a command that makes one pass and prints the result.
 func (f *flags) pass(c *cobra.Command) {
 	f.data(c)
-	c.Flags().StringVarP(&f.format, "output", "o", formatTable, "`FORMAT`: "+strings.Join(formats(), ", "))
+	c.Flags().StringVarP(&f.format, "output", "o", formatTable, "`FORMAT`: table, json")
 	f.judge(c)
 	f.others(c)
 }
@@ -98,7 +96,7 @@ func (f *flags) once(c *cobra.Command) {
 func (f *flags) judge(c *cobra.Command) {
 	c.Flags().SortFlags = false
 	c.Flags().StringArrayVar(&f.sources, "source", nil,
-		"which pods live here, as `KIND[:ARG]` (repeatable, united; default what a usual node has): "+strings.Join(source.Forms(), ", ")+"; see help sources")
+		"which pods live here, as `KIND[:ARG]` (repeatable, united; default what a usual node has): "+source.Forms+"; see help sources")
 	c.Flags().StringVar(&f.node, "node", os.Getenv("NODE_NAME"), "`NAME` of this node in Kubernetes; else $NODE_NAME, or else the host's name")
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
 		"kubeconfig `FILE` for the API server (default: the account of this pod)")
@@ -147,8 +145,8 @@ func (f *flags) checkAllNetworks() error {
 // source returns the source that the flags name, or that of a usual node.
 func (a *app) source() (podsource.Source, error) {
 	f := &a.flags
-	if !slices.Contains(formats(), f.format) {
-		return nil, usagef("there is no output format %q: give one of %s", f.format, strings.Join(formats(), ", "))
+	if f.format != formatTable && f.format != formatJSON {
+		return nil, usagef("there is no output format %q: give table or json", f.format)
 	}
 	env := source.Env{Node: f.node, Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.log,
 		LongestADD: max(f.startingFor, source.LongestADD(f.requestTimeout)), AllowEmpty: f.allowEmpty}

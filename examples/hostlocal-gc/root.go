@@ -3,15 +3,11 @@
 package main
 
 import (
-	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 )
 
 // root builds the command tree.
@@ -94,10 +90,6 @@ func noArgs(cmd *cobra.Command, args []string) error {
 
 // sourcesTopic is the text of help sources.
 func sourcesTopic() *cobra.Command {
-	var list strings.Builder
-	for _, k := range source.Kinds() {
-		fmt.Fprintf(&list, "  %-16s  %s\n", k.Form(), strings.ReplaceAll(term.Screen{Width: 60}.Fold(k.Help), "\n", "\n"+strings.Repeat(" ", 20)))
-	}
 	return &cobra.Command{
 		Use:   "sources",
 		Short: "Which sources --source can name",
@@ -107,7 +99,17 @@ several: an address is kept if any of them lists its pod or container. Without
 runtime, the kernel, libcni's cache. What does not exist is left out, and the
 report says why. A source that is named must exist.
 
-` + strings.TrimSuffix(list.String(), "\n"),
+  file:PATH         a JSON array of pods; - is standard input
+  kubelet[:SOCKET]  kubelet's Pods API, from Kubernetes 1.37 on
+  kube[:NODE]       the API server; beside kubelet it is asked only where that
+                    has no such API
+  cri[:ENDPOINT]    the container runtime, as unix:///run/crio/crio.sock;
+                    without an endpoint those that are found
+  netns[:nested]    the kernel: the CNI ADDs under way and the addresses in all
+                    network namespaces of this node; nested where the node is
+                    itself a container
+  cnicache[:DIR]    libcni's cache of results, beside netns; several directories
+                    are one cache`,
 	}
 }
 

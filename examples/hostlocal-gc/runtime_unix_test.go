@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -50,13 +49,8 @@ func (r criRuntime) PodSandboxStatus(_ context.Context, of *runtimeapi.PodSandbo
 	return &runtimeapi.PodSandboxStatusResponse{Status: status}, nil
 }
 
-// serve starts a runtime that ends with the test, and returns its socket.
-func serve(t *testing.T, r criRuntime) string {
-	t.Helper()
-	return serveAt(t, filepath.Join(t.TempDir(), "s"), r)
-}
-
-func serveAt(t *testing.T, socket string, r runtimeapi.RuntimeServiceServer) string {
+// serve starts a runtime at a socket that ends with the test.
+func serve(t *testing.T, socket string, r criRuntime) {
 	t.Helper()
 	listener, err := net.Listen("unix", socket)
 	must(t, err)
@@ -70,5 +64,4 @@ func serveAt(t *testing.T, socket string, r runtimeapi.RuntimeServiceServer) str
 			t.Error(err)
 		}
 	})
-	return socket
 }

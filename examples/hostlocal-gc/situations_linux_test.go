@@ -149,7 +149,7 @@ func (b *bed) check() outcome { b.t.Helper(); return b.run("check") }
 func (b *bed) run(name string) outcome {
 	b.t.Helper()
 	if must(b.t, os.MkdirAll("/run/containerd", 0o755)); !b.serves {
-		serveAt(b.t, "/run/containerd/containerd.sock", b.runtime)
+		serve(b.t, "/run/containerd/containerd.sock", b.runtime)
 		b.serves = true
 	}
 	cmd := command(b.t, "/", append([]string{name}, strings.Fields(b.args)...)...)

@@ -21,7 +21,7 @@ func TestRefusals(t *testing.T) {
 		{reason: "no command", args: "", status: statusUsage, stderr: "a command is missing"},
 		{reason: "an unknown command", args: "plam", status: statusUsage, stderr: "Did you mean this?\n  plan"},
 		{reason: "an unknown flag", args: "plan --bogus", status: statusUsage, stderr: "unknown flag: --bogus"},
-		{reason: "an unknown output", args: "plan -o yaml", status: statusUsage, stderr: `there is no output format "yaml": give one of table, json`},
+		{reason: "an unknown output", args: "plan -o yaml", status: statusUsage, stderr: `there is no output format "yaml": give table or json`},
 		{reason: "an argument", args: "plan podnet", status: statusUsage, stderr: "name a network with --network"},
 		{reason: "no address", args: "release --network podnet --ip web", status: statusUsage, stderr: `"web" is no address`},
 		{reason: "an address with a zone", args: release + "--ip fe80::1%eth0", status: statusUsage, stderr: "no zones"},

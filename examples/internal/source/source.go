@@ -52,36 +52,8 @@ func LongestADD(requestTimeout time.Duration) time.Duration {
 	return opts.StartingFor
 }
 
-// A Kind describes a kind of source for help texts. Arg is its argument, in brackets if optional.
-type Kind struct{ Name, Arg, Help string }
-
-// Form returns KIND:ARG or KIND[:ARG].
-func (k Kind) Form() string {
-	if name, optional := strings.CutPrefix(k.Arg, "["); optional {
-		return k.Name + "[:" + name
-	}
-	return k.Name + ":" + k.Arg
-}
-
-// Kinds returns all kinds.
-func Kinds() []Kind {
-	return []Kind{
-		{"file", "PATH", "a JSON array of pods; - is standard input"},
-		{"kubelet", "[SOCKET]", "kubelet's Pods API, from Kubernetes 1.37 on"},
-		{"kube", "[NODE]", "the API server; beside kubelet it is asked only where kubelet has no such API"},
-		{"cri", "[ENDPOINT]", "the container runtime, as unix:///run/containerd/containerd.sock; without an endpoint those that are found"},
-		{"netns", "[nested]", "the kernel: the CNI ADDs under way and the addresses in all network namespaces of this node; nested where the node is itself a container"},
-		{"cnicache", "[DIR]", "libcni's cache of results, beside netns; several directories are one cache"},
-	}
-}
-
-// Forms returns the form of each kind, such as "file:PATH" and "cri[:ENDPOINT]".
-func Forms() (all []string) {
-	for _, k := range Kinds() {
-		all = append(all, k.Form())
-	}
-	return all
-}
+// Forms are those of all kinds.
+const Forms = "file:PATH, kubelet[:SOCKET], kube[:NODE], cri[:ENDPOINT], netns[:nested], cnicache[:DIR]"
 
 // Parse returns the union of the sources in specs, or without any that of a usual node. It does no
 // I/O: a missing file is an error of the source.
@@ -158,7 +130,7 @@ func (p *parser) add(spec string) error {
 	case kind == node.NetNS:
 		return fmt.Errorf("there is no %q; only \"nested\" may stand there", arg)
 	default:
-		return fmt.Errorf("there is no kind %q; the kinds are %s", name, strings.Join(Forms(), ", "))
+		return fmt.Errorf("there is no kind %q; the kinds are %s", name, Forms)
 	}
 	if !again {
 		p.node.Only = append(p.node.Only, kind)
