@@ -16,14 +16,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
-func defaults(change func(*flags)) flags {
-	a := &app{}
-	a.root()
-	a.flags.networks, a.flags.sources = []string{"a"}, []string{"file:a"}
-	change(&a.flags)
-	return a.flags
-}
-
 // Agents with the same settings have the same hash, on each node and in each order.
 func TestConfigurationHash(t *testing.T) {
 	hashes := make(map[string]string)

@@ -3,18 +3,9 @@
 // Hostlocal-gc finds and releases the addresses that host-local still reserves on this node for
 // containers that no longer exist, in one pass or as an agent.
 //
-//	hostlocal-gc check     what is wrong, in one line
-//	hostlocal-gc plan      what release would do, and why; --all and --ip show more
-//	hostlocal-gc release   one pass, which releases in the networks that are named
-//	hostlocal-gc agent     such passes at its start and from then on
-//	hostlocal-gc fleet     the nodes of a cluster that need a person, as their agents say
-//	hostlocal-gc map       the address range as a picture
-//	hostlocal-gc repair    writes files of live pods again that somebody removed
+// Its flags, its JSON and its exit statuses are a contract. README.md has worked examples.
 //
-// Its flags, its JSON and its exit statuses are a contract: 0 done, 1 error, 2 wrong
-// usage, 3 if check or fleet finds a problem. README.md has worked examples.
-//
-// Start reading at root.go. A pass is in pass.go, and its output in table.go.
+// Start reading at root.go. A pass is in pass.go, and its output in print.go and table.go.
 package main
 
 import (

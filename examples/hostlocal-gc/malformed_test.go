@@ -27,7 +27,7 @@ func TestRemoveMalformed(t *testing.T) {
 		return all
 	}
 	type situation struct {
-		flags
+		*flags
 		nw           *podNetwork
 		list, kernel podsource.Answer
 		err          error // of the list
@@ -72,10 +72,12 @@ func TestRemoveMalformed(t *testing.T) {
 		web.Namespace, web.Name = "shop", "web"
 		s.list = podsource.Answer{Source: "cri", Networks: every, Pods: []podsource.Pod{web}}
 		s.kernel = podsource.Answer{Source: "netns", Networks: every, Supplementary: true, SeesAddresses: true}
-		s.flags = defaults(func(f *flags) { f.dataDir, f.networks, f.yes = n.dir+"/networks", []string{"podnet"}, true })
-		row.change(s)
 		var out strings.Builder
-		a := &app{stdout: &out, stderr: &out, flags: s.flags}
+		a := &app{stdout: &out, stderr: &out}
+		a.root() // sets the defaults of flags
+		s.flags = &a.flags
+		s.dataDir, s.networks, s.yes = n.dir+"/networks", []string{"podnet"}, true
+		row.change(s)
 		err := a.removeMalformed(t.Context(), podsource.Union(
 			podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return s.list, s.err }),
 			podsource.AnswerFunc(func(context.Context) (podsource.Answer, error) { return s.kernel, nil })))

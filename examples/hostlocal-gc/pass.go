@@ -27,22 +27,6 @@ type result struct {
 	said   []podsource.Answer // of the sources
 }
 
-// A recorder records the last answer of a source, a union. Its lock is held during the call, which
-// may end shortly after the pass if a source hangs.
-type recorder struct {
-	podsource.Source
-	sync.Mutex
-	answer podsource.Answer
-}
-
-func (l *recorder) Pods(ctx context.Context) (podsource.Answer, error) {
-	l.Lock()
-	defer l.Unlock()
-	a, err := l.Source.Pods(ctx)
-	l.answer = a
-	return a, err
-}
-
 // within bounds ctx by --timeout.
 func (a *app) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	if a.flags.timeout == 0 {
@@ -86,7 +70,15 @@ func (a *app) reconcile(
 	defer cancel()
 	opts := a.onceOptions()
 	change(&opts)
-	recorded := &recorder{Source: s}
+	var lock sync.Mutex // a source that hangs may answer after the pass
+	var answer podsource.Answer
+	recorded := podsource.AnswerFunc(func(ctx context.Context) (podsource.Answer, error) {
+		got, err := s.Pods(ctx)
+		lock.Lock()
+		defer lock.Unlock()
+		answer = got
+		return got, err
+	})
 	reconciler, err := gc.New(store, networks, recorded, opts)
 	if err != nil {
 		return result{}, usageError{err}
@@ -98,9 +90,9 @@ func (a *app) reconcile(
 	}
 	a.printError(err)
 	causes, _ := diagnose.NewInquiry(a.flags.sources).Find(ctx, &report, nil)
-	recorded.Lock()
-	defer recorded.Unlock()
-	return result{report, !errors.Is(err, gc.ErrRefused), causes, recorded.answer.Members()}, nil
+	lock.Lock()
+	defer lock.Unlock()
+	return result{report, !errors.Is(err, gc.ErrRefused), causes, answer.Members()}, nil
 }
 
 // onceOptions are the options of a command's single pass, in which one source may take all of

@@ -272,12 +272,6 @@ func TestSituations(t *testing.T) {
 		}, 3, "FULL: podnet: 13 of 13 addresses", nil},
 		{"no sandbox after a reboot", func(b *bed) { b.podnet(); b.reserve(dir+"podnet", 253, 0) }, well, 1,
 			"UNKNOWN: the live pods can't be determined: cri: no container runtime with a sandbox was found: --source cri:SOCKET --allow-empty if the", nil},
-		{"another configuration's data directory is a file", func(b *bed) {
-			b.podnet()
-			b.reserve(dir+"podnet", 253, 14)
-			b.put("/run/file", "x")
-			b.conf("20-b.conflist", `"name": "b",`, "bridge", subnet+`, "dataDir": "/run/file"`)
-		}, well, 3, "FULL: podnet: 253 of 253", []string{"\nUNKNOWN: b: not all reservations can be read: ", "/run/file/: not a directory\n"}},
 		{"a network without a name in a directory whose name is no network's", func(b *bed) {
 			b.conf("20-b.conflist", `"name": "b",`, "bridge", subnet+`, "dataDir": "/run/_cni"`)
 			b.reserve("/run/_cni", 253, 14)
@@ -336,20 +330,6 @@ func TestSituations(t *testing.T) {
 				must(t, os.Chtimes(fmt.Sprintf("%spodnet/10.244.1.%d", dir, 250+i), time.Now(), time.Now()))
 			}
 		}, func(b *bed) { b.kernel(); well(b) }, 3, "FULL: podnet: 253 of 253 addresses reserved, 248 in use, 5 starting", nil},
-		{"many of them, another directory of configurations, and a percent sign in a flag", func(b *bed) {
-			b.podnet()
-			b.kernel()
-			b.put("/run/pods%d.json", "[]")
-			must(t, os.Chtimes("/run/pods%d.json", time.Time{}, time.Now()))
-			b.args += " --source file:/run/pods%d.json --cni-dir /etc/cni/other --allow-empty"
-			b.reserve(dir+"podnet", 253, 249)
-			for i := range 4 {
-				b.space(fmt.Sprint("cni-", i), 249+i, 1)
-			}
-			must(t, os.Rename("/etc/cni/net.d", "/etc/cni/other"))
-		}, func(b *bed) { b.kernel(); well(b) }, 3, "FULL: podnet: 253 of 253 addresses reserved, 249 in use, 4 by namespaces",
-			[]string{"hostlocal-gc check --source=cri --source=netns:nested --source=file:/run/pods%d.json --cni-dir=/etc/cni/other --allow-empty=true " +
-				"--network podnet -o json | jq"}},
 		{"one process's namespace holds most (hazard 100)", func(b *bed) {
 			b.kernel()
 			b.podnet()

@@ -64,10 +64,8 @@ func (p *pod) convert() (podsource.Pod, error) {
 // protects the memory from file:/dev/zero.
 const maxFile = 64 << 20
 
-// New returns a source that reads the file at path at each call: a JSON array of pods (see decode).
-//
-// The path - is stdin, which is read once, at the first call, and used for every pass of this
-// process. Nil is no standard input.
+// New returns a source that reads the file at path at each call: a JSON array of pods (see decode). The path -
+// is stdin, which is read once, at the first call, and used for every pass of this process. Nil is no standard input.
 func New(path string, stdin io.Reader) (podsource.Source, error) {
 	read := func() (podsource.Answer, error) {
 		f, err := os.Open(path)
@@ -121,16 +119,7 @@ func answer(r io.Reader) (podsource.Answer, error) {
 	return podsource.Answer{Pods: pods, Networks: []string{podsource.EveryNetwork}, AsOf: asOf}, err
 }
 
-// decode decodes a JSON array of pods:
-//
-//	[{"namespace": "shop", "name": "web-1", "uid": "…", "containerIDs": ["…"],
-//	  "ips": ["10.244.1.5"], "startedAt": "2025-03-01T12:00:00Z", "hostNetwork": false}]
-//
-// Any field may be missing or null, which means unknown. More fields are as in [podsource.Pod]:
-// "finished" and "finishedAt" for a pod that has ended for good, "moreIPs" for one that may have
-// more addresses than "ips", and "network", the network of "ips".
-//
-// It returns all pods or an error (R2). Text that ends early or continues after the array, an
+// decode decodes a JSON array of pods, with the fields of [podsource.Pod]. It returns all pods or an error (R2). Text that ends early or continues after the array, an
 // unknown or repeated field, an invalid address or time make the whole list invalid. Otherwise a
 // mistyped "ip" could cost a pod its address.
 func decode(text []byte) ([]podsource.Pod, error) {
