@@ -168,11 +168,6 @@ func (nw *podNetwork) file(ip string) string {
 	return filepath.Join(nw.dir, "networks", nw.name, ip)
 }
 
-func (nw *podNetwork) date(ip string, age time.Duration) {
-	nw.t.Helper()
-	cnitest.DateBack(nw.t, nw.file(ip), age)
-}
-
 // write writes the file of an address.
 func (nw *podNetwork) write(ip, content string, age time.Duration) {
 	nw.t.Helper()
@@ -190,16 +185,11 @@ type pod struct {
 	ContainerIDs []string   `json:"containerIDs,omitempty"`
 	IPs          []string   `json:"ips,omitempty"`
 	StartedAt    *time.Time `json:"startedAt,omitempty"`
-	Finished     bool       `json:"finished,omitempty"`
-	HostNetwork  bool       `json:"hostNetwork,omitempty"`
 }
 
 // pods writes a list of pods into the node's directory.
 func (n *node) pods(name string, pods ...pod) {
 	n.t.Helper()
-	if pods == nil {
-		pods = []pod{}
-	}
 	text, err := json.MarshalIndent(pods, "", "  ")
 	must(n.t, err)
 	n.put(name, string(text))

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -44,10 +45,10 @@ func TestRemoveMalformed(t *testing.T) {
 			"No file is malformed."},
 		{"a pod may have more addresses", func(s *situation) { s.list.Pods[0].MoreIPs = true }, false, "shop/web of source cri may hold "},
 		{"just written, as another one", func(s *situation) {
-			s.nw.date("10.1.0.3", 13*time.Minute)
+			cnitest.DateBack(t, s.nw.file("10.1.0.3"), 13*time.Minute)
 			s.nw.write("10.1.0.9", garbage, 0)
 		}, false, "kept: too young: a file must be "},
-		{"dated in the future", func(s *situation) { s.nw.date("10.1.0.3", -time.Hour) }, false, "too young"},
+		{"dated in the future", func(s *situation) { cnitest.DateBack(t, s.nw.file("10.1.0.3"), -time.Hour) }, false, "too young"},
 		{"younger than --min-age", func(s *situation) { s.minAge = 3 * time.Hour }, false, "must be 3h0m0s older"},
 		{"younger than an ADD may take here", func(s *situation) { s.requestTimeout = time.Hour }, false, "must be 2h10m0s older"},
 		{"the list is older (hazard 62)", func(s *situation) { s.list.AsOf = time.Now().Add(-110 * time.Minute) }, false, "too young"},

@@ -111,24 +111,22 @@ func (a *app) summary(r *result, v view) string {
 
 // sentence counts the reservations by verdict.
 func (a *app) sentence(r *result, v view) string {
-	if len(r.Networks) == 0 {
+	which := fmt.Sprintf("%d networks", len(r.Networks))
+	switch len(r.Networks) {
+	case 0:
 		return fmt.Sprintf("No network has a directory in %s.", a.flags.dataDir)
-	}
-	var out strings.Builder
-	if len(r.Networks) == 1 {
-		fmt.Fprintf(&out, "%s, ", r.Networks[0])
-	} else {
-		fmt.Fprintf(&out, "%d networks, ", len(r.Networks))
+	case 1:
+		which = r.Networks[0]
 	}
 	paint := func(v gc.Verdict, text string) string { return a.screen.Paint(term.VerdictStyle(v), text) }
-	out.WriteString(diagnose.Counts(r.shown(), paint) + ".")
-	if !r.judged {
-		return out.String()
+	text := which + ", " + diagnose.Counts(r.shown(), paint) + "."
+	if r.judged && !v.released {
+		text += " Nothing was released: this is a plan."
 	}
-	if !v.released {
-		out.WriteString(" Nothing was released: this is a plan.")
+	if r.judged {
+		text += a.nextCheck(&r.Report, v.released)
 	}
-	return out.String() + a.nextCheck(&r.Report, v.released)
+	return text
 }
 
 // nextCheck says when a second pass is worthwhile, counted from this one, whose own duration is

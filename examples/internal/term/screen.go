@@ -32,16 +32,11 @@ func Of(f *os.File) Screen {
 	if !term.IsTerminal(fd) {
 		return Screen{}
 	}
-	var s Screen
-	if width, _, err := term.GetSize(fd); err == nil {
-		s.Width = width
-	}
-	s.Colour = wantsColour() && runtime.GOOS != "windows" // whose console needs a mode for colours
-	return s
+	width, _, _ := term.GetSize(fd) // without it nothing is folded
+	// The console of Windows needs a mode for colours.
+	colour := os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && runtime.GOOS != "windows"
+	return Screen{colour, max(0, width)}
 }
-
-// wantsColour reports whether the environment allows colours.
-func wantsColour() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
 
 // A Style is the parameters of the escape sequence that selects it (ECMA-48, SGR). Users choose the
 // eight basic colours of their terminal, which are readable on light and dark screens.

@@ -81,20 +81,6 @@ func TestColours(t *testing.T) {
 	if file, err := os.Open(os.DevNull); err != nil || Of(file) != (Screen{}) {
 		t.Errorf("what is no terminal has the screen %v, %v", Of(file), err)
 	}
-	for _, row := range []struct {
-		reason, noColor, term string
-		want                  bool
-	}{
-		{"a common terminal", "", "xterm-256color", true},
-		{"any value of NO_COLOR counts", "0", "xterm", false},
-		{"a terminal without escape sequences", "", "dumb", false},
-	} {
-		t.Setenv("NO_COLOR", row.noColor)
-		t.Setenv("TERM", row.term)
-		if got := wantsColour(); got != row.want {
-			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
-		}
-	}
 	for v := gc.InUse; v <= gc.Failed; v++ {
 		if s := VerdictStyle(v); s == Plain || v != gc.Foreign && s == VerdictStyle(gc.Foreign) {
 			t.Errorf("verdict %s has no style, or that of foreign, which is neither in use nor a leak", v)
