@@ -75,7 +75,7 @@ Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
 
 // check runs the command.
 func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
-	ctx, cancel := a.within(ctx)
+	ctx, cancel := context.WithTimeout(ctx, a.flags.longest())
 	defer cancel()
 	confs, unread, err := a.configurations()
 	if err != nil {
@@ -133,31 +133,29 @@ func (c *checked) addUnread(a *app, unread error, known bool) {
 			reserved, inUse = true, inUse || r.Report.Reservations[i].Verdict == gc.InUse
 		}
 	}
-	var files []*cniconf.FileError
+	var f *cniconf.FileError
+	files := false
 	joined, several := unread.(interface{ Unwrap() []error })
 	for i := 0; several && i < len(joined.Unwrap()); i++ {
-		var file *cniconf.FileError
-		if errors.As(joined.Unwrap()[i], &file) {
-			files = append(files, file)
+		if !errors.As(joined.Unwrap()[i], &f) {
+			continue
 		}
-	}
-	for _, f := range files {
+		files = true
 		nameless := errors.Is(f.Err, cniconf.ErrNoName) && reserved // a runtime of old, which takes it
-		if errors.Is(f.Err, fs.ErrPermission) {
+		switch {
+		case errors.Is(f.Err, fs.ErrPermission):
 			add(diagnose.Finding{Word: diagnose.Unknown, Text: f.Error(), Do: "Run it as root (sudo)."})
-			continue
-		}
-		if f.First && !nameless {
+		case f.First && !nameless:
 			add(diagnose.Finding{Word: diagnose.Config, Text: f.Error(), Do: "Most runtimes use this configuration, and no pod starts with it."})
-			continue
+		default:
+			c.NotRead = append(c.NotRead, f.Error())
 		}
-		c.NotRead = append(c.NotRead, f.Error())
 	}
 	refused := slices.ContainsFunc(c.Findings, func(f diagnose.Finding) bool { return f.Word == diagnose.Unknown && f.Network == "" })
 	switch {
-	case unread != nil && len(files) == 0 && !errors.Is(unread, fs.ErrNotExist):
+	case unread != nil && !files && !errors.Is(unread, fs.ErrNotExist):
 		add(diagnose.Finding{Word: diagnose.Unknown, Text: unread.Error()})
-	case errors.Is(unread, fs.ErrNotExist) && len(files) == 0 && !inUse && !known && !refused:
+	case errors.Is(unread, fs.ErrNotExist) && !files && !inUse && !known && !refused:
 		add(diagnose.Finding{Word: diagnose.Config,
 			Text: "no network configuration in " + a.flags.cniDir + ", so the runtime can start no pod there",
 			Do:   "The network's agent puts one there. --cni-dir says where else runtimes look."})

@@ -179,12 +179,12 @@ func (n *node) there(file string) bool { return cnitest.Exists(filepath.Join(n.d
 
 // A pod has the JSON of the source file:PATH.
 type pod struct {
-	Namespace    string     `json:"namespace"`
-	Name         string     `json:"name"`
-	UID          string     `json:"uid,omitempty"`
-	ContainerIDs []string   `json:"containerIDs,omitempty"`
-	IPs          []string   `json:"ips,omitempty"`
-	StartedAt    *time.Time `json:"startedAt,omitempty"`
+	Namespace    string    `json:"namespace"`
+	Name         string    `json:"name"`
+	UID          string    `json:"uid,omitempty"`
+	ContainerIDs []string  `json:"containerIDs,omitempty"`
+	IPs          []string  `json:"ips,omitempty"`
+	StartedAt    time.Time `json:"startedAt,omitzero"`
 }
 
 // pods writes a list of pods into the node's directory.
@@ -202,10 +202,5 @@ func (n *node) put(name, text string) {
 
 // sandbox makes up a sandbox ID, the same in every run.
 func sandbox(name string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(name))) }
-
-func ago(d time.Duration) *time.Time {
-	t := time.Now().Add(-d).UTC()
-	return &t
-}
 
 const day = 24 * time.Hour

@@ -54,7 +54,7 @@ the plugin's lock, if
 
 // removeMalformed runs the command.
 func (a *app) removeMalformed(ctx context.Context, s podsource.Source) error {
-	ctx, cancel := a.within(ctx)
+	ctx, cancel := context.WithTimeout(ctx, a.flags.longest())
 	defer cancel()
 	done, err := a.pass(ctx, s, dry)
 	if err != nil {

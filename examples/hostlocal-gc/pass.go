@@ -27,13 +27,8 @@ type result struct {
 	said   []podsource.Answer // of the sources
 }
 
-// within bounds ctx by --timeout.
-func (a *app) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	if a.flags.timeout == 0 {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, a.flags.timeout)
-}
+// longest is the time that a command may take.
+func (f *flags) longest() time.Duration { return cmp.Or(f.timeout, 24*time.Hour) }
 
 func dry(opts *gc.Options) { opts.DryRun = true }
 
@@ -66,7 +61,7 @@ func (a *app) pass(ctx context.Context, s podsource.Source, change func(*gc.Opti
 func (a *app) reconcile(
 	ctx context.Context, store *hostlocal.Store, networks []string, s podsource.Source, change func(*gc.Options),
 ) (result, error) {
-	ctx, cancel := a.within(ctx)
+	ctx, cancel := context.WithTimeout(ctx, a.flags.longest())
 	defer cancel()
 	opts := a.onceOptions()
 	change(&opts)
@@ -99,7 +94,7 @@ func (a *app) reconcile(
 // --timeout.
 func (a *app) onceOptions() gc.Options {
 	opts := a.options()
-	opts.SourceTimeout = cmp.Or(a.flags.timeout, 24*time.Hour) // the maximum
+	opts.SourceTimeout = a.flags.longest()
 	return opts
 }
 

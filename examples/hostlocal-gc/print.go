@@ -27,7 +27,8 @@ type view struct {
 // print writes a result to stdout in the format that -o asks for.
 func (a *app) print(r *result, v view) error {
 	if a.flags.format == formatJSON {
-		return a.printJSON(r)
+		cause := func(e *gc.Entry) string { return string(r.causes.Of(e)) }
+		return reportjson.Report{Report: &r.Report, Cause: cause}.Write(a.stdout)
 	}
 	if nothingListed := len(r.Networks) == 0 && r.Err != nil; nothingListed {
 		return nil // the error says why
@@ -43,16 +44,14 @@ func (a *app) print(r *result, v view) error {
 	}
 	if v.only == nil {
 		out.WriteString(a.attention(r))
-		out.WriteString(a.summary(r, v))
+		a.writeSources(&out, &r.Report)
+		if text := r.causes.Line(r.shown()); text != "" {
+			fmt.Fprintln(&out, a.screen.Fold(text))
+		}
+		fmt.Fprintln(&out, a.screen.Fold(a.sentence(r, v)))
 	}
 	_, err := io.WriteString(a.stdout, out.String())
 	return err
-}
-
-// printJSON writes the report as one object.
-func (a *app) printJSON(r *result) error {
-	cause := func(e *gc.Entry) string { return string(r.causes.Of(e)) }
-	return reportjson.Report{Report: &r.Report, Cause: cause}.Write(a.stdout)
 }
 
 // writeJSON writes a value as indented JSON.
@@ -95,18 +94,6 @@ func (a *app) section(heading string, rows [][]string) string {
 	}
 	_ = table.Flush() // which a builder does not fail
 	return fmt.Sprintf("%s\n%s\n", a.screen.Fold(a.screen.Paint(term.Bold, heading)), &out)
-}
-
-// summary is the last part of the output: what each source contributed, and all networks in one
-// sentence.
-func (a *app) summary(r *result, v view) string {
-	var out strings.Builder
-	a.writeSources(&out, &r.Report)
-	if text := r.causes.Line(r.shown()); text != "" {
-		fmt.Fprintln(&out, a.screen.Fold(text))
-	}
-	fmt.Fprintln(&out, a.screen.Fold(a.sentence(r, v)))
-	return out.String()
 }
 
 // sentence counts the reservations by verdict.

@@ -83,7 +83,7 @@ func (a *app) repair(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := a.within(ctx)
+	ctx, cancel := context.WithTimeout(ctx, a.flags.longest())
 	defer cancel()
 	done, err := a.reconcile(ctx, hostlocal.New(a.flags.dataDir), []string{gc.AllNetworks}, s, dry)
 	if err != nil {

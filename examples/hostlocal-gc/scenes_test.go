@@ -69,7 +69,7 @@ func mixedNode(t *testing.T) *node {
 	n.pods("pods.json",
 		pod{Namespace: "shop", Name: "web", UID: "1", ContainerIDs: []string{sandbox("running")}},
 		pod{Namespace: "db", Name: "mysql", UID: "2", ContainerIDs: []string{sandbox("mysql")}, IPs: []string{"10.244.1.4", "10.244.1.77"}},
-		pod{Namespace: "shop", Name: "new", UID: "3", StartedAt: ago(3 * day)},
+		pod{Namespace: "shop", Name: "new", UID: "3", StartedAt: time.Now().Add(-3 * day)},
 	)
 	n.put("cut.json", `[{"name":"x","ips":["10.244.1.99"]},{"name":"y","ips":["10.24`)
 	return n

@@ -43,13 +43,11 @@ func TestRefusals(t *testing.T) {
 			stderr: `"*" must be the only network`},
 
 		{reason: "no such directory", args: "plan --data-dir none", status: statusError, stderr: "data dir none: there is no such directory"},
-		{reason: "a data dir that is a file", args: "plan --data-dir pods.json", status: statusError, stderr: "pods.json/: not a directory"},
 		{reason: "a data dir that is a network's directory", args: "plan --data-dir networks/podnet", status: statusError, stderr: "is itself a network's directory"},
 		{reason: "no such file of pods", args: release + "--data-dir networks --source file:none.json", status: statusError, stderr: "file:none.json: source does not exist on this node: open none.json: "},
 		{reason: "stdin that ends in the middle", args: release + "--data-dir networks --source file:-", stdin: `[{"name":"x"},`, status: statusError, stderr: "file:-: it must be an array of pods"},
 		{reason: "two sources, and the second fails", args: release + "--data-dir networks --source file:pods.json --source file:cut.json", status: statusError, stderr: "pod source file: file:cut.json: "},
 		{reason: "a source that says there is nothing", args: release + "--data-dir networks --source file:-", stdin: "[]", status: statusError, stderr: "a pod source reports no pod at all"},
-		{reason: "a list by a source that fails", args: "plan --data-dir networks --source file:cut.json", status: statusError, stderr: "file:cut.json: "},
 		{reason: "a cluster that nothing names", args: "fleet --kubeconfig /dev/null", status: statusError, stderr: "reading the kubeconfig: there is none: --kubeconfig"},
 		{reason: "a range of no network", args: "map --range 10.0.0.0/24", status: statusUsage, stderr: "name that with --network"},
 	} {

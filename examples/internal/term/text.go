@@ -10,16 +10,13 @@ import (
 	"unicode/utf8"
 )
 
-// idLength is the number of digits of a container ID that crictl and docker show.
-const idLength = 12
-
-// ID shortens a container ID, or returns "-" for none. It keeps a prefix before the last 64
+// ID shortens a container ID to 12 digits, as crictl and docker do, or returns "-" for none. It keeps a prefix before the last 64
 // characters, such as nerdctl's "default-", which does not identify the container.
 func ID(id string) string {
 	if id == "" {
 		return "-"
 	}
-	return id[:min(len(id), max(0, len(id)-64)+idLength)]
+	return id[:min(len(id), max(0, len(id)-64)+12)]
 }
 
 // Age returns how long before now t was, in its two largest units: "3d4h", "7m", "20s". A future t
