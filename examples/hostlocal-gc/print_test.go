@@ -67,11 +67,19 @@ func TestNextCheck(t *testing.T) {
 func TestHostileNames(t *testing.T) {
 	n := mixedNode(t)
 	n.put("pods.json", `[{"namespace":"a\nb","name":"\u001b[2J","ips":["10.244.1.2","10.244.1.99"]},{"uid":"\u001b]0;x","ips":["10.244.1.2"]}]`)
-	for _, cmd := range []string{"plan", "map"} {
-		got := run(t, n.dir, nil, cmd, "--data-dir", "networks", "--source", "file:pods.json")
+	for _, cmd := range []string{"plan", "plan --ip=10.244.1.2", "map"} {
+		got := run(t, n.dir, nil, append(strings.Fields(cmd), "--data-dir", "networks", "--source", "file:pods.json")...)
 		if got.status != statusDone || strings.ContainsAny(got.stdout, "\x1b\r") || strings.Contains(got.stdout, "\nb/") {
 			t.Errorf("%s: exit status %d: %q", cmd, got.status, got.stdout)
 		}
+	}
+}
+
+// Of networks that could not be listed nothing is said but the error (R11).
+func TestNothingListed(t *testing.T) {
+	var stdout strings.Builder
+	if err := (&app{stdout: &stdout}).print(&result{Report: gc.Report{Err: io.EOF}}, view{}); err != nil || stdout.Len() > 0 {
+		t.Errorf("%q, error %v", &stdout, err)
 	}
 }
 
