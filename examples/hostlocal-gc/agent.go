@@ -52,7 +52,8 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	f.network(c, "release in the network of this `NAME`, which need not have a directory yet (repeatable, required). The sources must know its containers. "+
 		"* means all networks that have a directory, now or later, and beside named sources needs --source netns")
 	p := c.Flags()
-	p.IntVarP(&f.verbose, "verbose", "v", 0, "log up to this `LEVEL`: 0 releases, errors and news, 1 each pass, 2 also what was kept though no pod has it, 4 everything")
+	p.IntVarP(&f.verbose, "verbose", "v", 0,
+		"log up to this `LEVEL`: 0 releases, errors and news, 1 each pass, 2 also what was kept though no pod has it, 4 everything")
 	p.StringArrayVar(&f.cniConf, "cni-conf", nil,
 		"take the ranges from this CNI configuration `FILE`, a conf or a conflist (repeatable, for several networks)")
 	p.DurationVar(&f.interval, "interval", library.Interval, "the longest pause between passes; one comes earlier if it may release something")
