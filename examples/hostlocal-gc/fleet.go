@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -298,6 +299,7 @@ const fleetWidth = 80
 func (a *app) fleetText(r *fleetReport, now time.Time) string {
 	var out strings.Builder
 	var rows [][]term.Cell
+	names := shortNames(r.Nodes)
 	for _, n := range r.Nodes {
 		if n.Word == diagnose.OK {
 			continue
@@ -313,7 +315,7 @@ func (a *app) fleetText(r *fleetReport, now time.Time) string {
 				what = fmt.Sprintf("(+%d) %s", more, what)
 			}
 		}
-		rows = append(rows, []term.Cell{{Text: n.Node}, {Text: n.Word}, {Text: since}, {Text: what}})
+		rows = append(rows, []term.Cell{{Text: names[n.Node]}, {Text: n.Word}, {Text: since}, {Text: what}})
 	}
 	width := cmp.Or(a.screen.Width, fleetWidth)
 	if len(rows) > 0 {
@@ -330,6 +332,23 @@ func (a *app) fleetText(r *fleetReport, now time.Time) string {
 		fmt.Fprintln(&out, term.Screen{Width: width}.Fold(term.Clean(r.Note)))
 	}
 	return out.String()
+}
+
+// shortNames returns the names of nodes without their domains, or whole if that would make two the same.
+func shortNames(nodes []fleetNode) map[string]string {
+	short, first, clash := make(map[string]string), make(map[string]string), false
+	for _, n := range nodes {
+		label, _, _ := strings.Cut(n.Node, ".")
+		_, err := netip.ParseAddr(n.Node)
+		clash = clash || err == nil || first[label] != "" && first[label] != n.Node
+		short[n.Node], first[label] = label, n.Node
+	}
+	for name := range short {
+		if clash {
+			short[name] = name
+		}
+	}
+	return short
 }
 
 // fleetJSON returns the JSON, without characters that may change what a terminal shows.

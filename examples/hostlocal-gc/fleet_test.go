@@ -159,6 +159,20 @@ two   FULL         3h  (+2) podnet: long text long text long text long text lonâ
 one   CONFLICT     3h  podnet: 1 reservation is claimed
 1 of 4 nodes are fine.
 `},
+		{"names without their domains", []fleetPod{{node: "ip-10-0-0-1.x.internal", body: state("", "FULL", "podnet", "full")}, fine("b.x.internal")},
+			[]string{"b.x.internal"}, statusLeaked, `
+NODE         STATE  SINCE  WHAT (-o json has all)
+ip-10-0-0-1  FULL      3h  podnet: full
+1 of 2 nodes are fine.
+`},
+		{"... but for addresses, and where two would be the same",
+			[]fleetPod{{node: "10.0.0.1", body: state("", "FULL", "podnet", "full")}, {node: "a.x", body: state("", "FULL", "podnet", "full")},
+				fine("a.y")}, []string{"a.x"}, statusLeaked, `
+NODE      STATE  SINCE  WHAT (-o json has all)
+10.0.0.1  FULL      3h  podnet: full
+a.x       FULL      3h  podnet: full
+1 of 3 nodes are fine.
+`},
 		{"what does not answer is never fine",
 			[]fleetPod{
 				{node: "a", status: 503, body: refused}, {node: "b", body: "<html>"}, {node: "c", body: "{}"},
@@ -228,7 +242,7 @@ hostlocal-gc: there is no agent: no pod in namespace ns has the labels app.kuber
 		lines := strings.Split(row.want, "\n")[2:]
 		for i, n := range report.Nodes {
 			said, bad := n.Error != "" || n.State != nil && n.State.Word == n.Word, n.Word != diagnose.OK
-			if !said || bad != (i < len(report.Nodes)-report.Fine) || bad && !strings.HasPrefix(lines[i], n.Node+" ") {
+			if !said || bad != (i < len(report.Nodes)-report.Fine) || bad && !strings.HasPrefix(n.Node+" ", strings.Fields(lines[i])[0]) {
 				t.Errorf("%s: %+v is in line %d of the JSON", row.reason, n, i)
 			}
 		}

@@ -184,7 +184,7 @@ func TestSituations(t *testing.T) {
 			b.put(dir+"podnet/fd00::2", sandbox("x")+"\r\neth0")
 			b.put(dir+"podnet/10.9.0.2", sandbox("y")+"\r\neth0")
 		}, well, 3, "FULL: podnet: 253 of 253 addresses reserved, and 1 outside of the range, 252 in use, 1 young: the range is too small",
-			[]string{"\nLEAKED: podnet: 2 leaked outside of the ranges that are full\n  hostlocal-gc release --network podnet\n"}},
+			[]string{"\nLEAKED: podnet: 2 leaked in another range set than the one that is full\n  hostlocal-gc release --network podnet\n"}},
 		{"flannel's daemon has not written its range; what its plugin passed on has it (hazard 101)", func(b *bed) {
 			b.flannel()
 			b.reserve(dir+"cbr0", 253, 14)

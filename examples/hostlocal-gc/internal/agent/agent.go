@@ -140,7 +140,7 @@ func (a *Agent) Run(ctx context.Context, hangup <-chan os.Signal) error {
 func (a *Agent) work(ctx context.Context) {
 	o := &a.opts
 	o.Passes.Logger.Info("Releasing what leaked", "version", o.Version, "sources", o.SourceNames, "networks", o.Networks,
-		"dataDir", o.DataDir, "dryRun", o.Passes.DryRun)
+		"dataDir", o.DataDir, "minAge", o.Passes.MinAge.String(), "dryRun", o.Passes.DryRun)
 	// The hook ends with the first pass that was not refused, or at this time.
 	hook := time.AfterFunc(o.Passes.StartupTimeout, a.hookEnded)
 	defer hook.Stop()

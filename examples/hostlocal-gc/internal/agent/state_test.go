@@ -38,6 +38,23 @@ func nodeOf(t *testing.T, a *Agent) (state NodeState, text string) {
 	return state, w.Body.String()
 }
 
+// A finding that has ended is no longer counted, and ranges are.
+func TestMetricsOfANode(t *testing.T) {
+	conf := filepath.Join(t.TempDir(), "n.conf")
+	cnitest.Write(t, conf, `{"cniVersion":"1.0.0","name":"n","type":"bridge","ipam":{"type":"host-local","subnet":"10.0.0.0/29"}}`, 0)
+	a := withoutPasses(Options{CNIConf: []string{conf}})
+	report := gc.Report{Networks: []string{"n"}, DataDir: t.TempDir(), Started: time.Now(), Looks: 1}
+	for _, why := range []gc.Reason{gc.TwoPods, gc.ContainerLive} {
+		e := entry("10.0.0.2", "c", why)
+		e.Network, report.Reservations = "n", []gc.Entry{e}
+		a.note(report, nil, nil)
+		got := get(a, "/metrics").Body.String()
+		if counted := strings.Contains(got, "hostlocal_gc_findings{"); counted != (why == gc.TwoPods) || !strings.Contains(got, "hostlocal_gc_range_") {
+			t.Errorf("%s: it is not %t that a finding is counted, or no range is:\n%s", why, !counted, got)
+		}
+	}
+}
+
 // With all that a report can have, the state and what else is served beside the metrics names no pod, no container and no address.
 func TestNodeStateNamesNothing(t *testing.T) {
 	a := withoutPasses(Options{Node: "node-1", Version: "v9", Configuration: "c0ffee"})

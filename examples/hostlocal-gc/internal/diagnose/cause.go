@@ -149,6 +149,9 @@ func (q *Inquiry) Find(ctx context.Context, r *gc.Report, known Causes) (all Cau
 	}
 	if len(found) > 0 {
 		seen := q.look(ctx)
+		if seen == nil { // what stays is looked at again after the next pass
+			found, seen = slices.DeleteFunc(found, func(e *gc.Entry) bool { return e.Verdict != gc.Released }), new(sight)
+		}
 		seen.compare(r)
 		for _, e := range found {
 			all[leakOf(e)] = seen.cause(e)
@@ -157,8 +160,8 @@ func (q *Inquiry) Find(ctx context.Context, r *gc.Report, known Causes) (all Cau
 	return all, found
 }
 
-// look reads the cache. Where that fails, takes too long, or still hangs since the last look, it has seen
-// nothing. Where the kernel does not answer, no namespace is certainly gone.
+// look reads the cache. Where that fails it has seen nothing; it returns nil where that takes too long, or still hangs since
+// the last look. Where the kernel does not answer, no namespace is certainly gone.
 func (q *Inquiry) look(ctx context.Context) *sight {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -179,7 +182,7 @@ func (q *Inquiry) look(ctx context.Context) *sight {
 		}
 	})
 	if !ended {
-		return new(sight) // the other one is still written
+		return nil // it is still written
 	}
 	return seen
 }

@@ -289,7 +289,7 @@ func (p *Place) network(name string, unreserved []string, places []*Place) (all 
 		all = append(all, p.full(c))
 		if others := c.n[leaked] - c.tight[leaked]; others > 0 && c.tight[leaked] == 0 {
 			all = append(all, p.release(Finding{Word: Leaked, Network: name,
-				Text: fmt.Sprintf("%d leaked outside of the ranges that are full", others)}))
+				Text: fmt.Sprintf("%d leaked in another range set than the one that is full", others)}))
 		}
 	case c.n[leaked] > 0:
 		all = append(all, p.release(Finding{Word: Leaked, Network: name, Text: c.used() + c.parts(c.n)}))
@@ -379,7 +379,9 @@ func (p *Place) undecided(c *tally) (all []Finding) {
 // directory, so this is fine unless something contradicts it.
 func (p *Place) missing(name string, unreserved []string) []Finding {
 	var inUse []string // networks
+	taken := false     // its range, by another network
 	for e := range entries(&p.Report) {
+		taken = taken || p.ranges(name).Has(e.IP)
 		if e.Verdict == gc.InUse && !slices.Contains(inUse, e.Network) {
 			inUse = append(inUse, e.Network)
 		}
@@ -403,7 +405,7 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 		f.Items = unreserved
 		f.Do = "Are --network and --data-dir right, and is the directory mounted? If it was removed, hostlocal-gc repair reserves them again."
 		f = p.repair(f)
-	case p.ranges(name) != nil:
+	case p.ranges(name) != nil && !(taken && slices.Contains(p.Named, name)): // else it may be misspelt
 		f.Word, f.Text = OK, "nothing was ever reserved in it"
 	case slices.Contains(p.Named, name), inUse != nil && len(p.Report.Missing) == len(p.Report.Networks):
 		f.Text = fmt.Sprintf("it has no directory in %s; %s", p.Report.DataDir, there)
