@@ -85,7 +85,7 @@ var (
 // The examples of README.md and of testdata are run in order. A comment "scene: NAME" makes a new node, and each line of a console
 // block that begins with "$ " is run on it. -update rewrites the outputs.
 func TestExamples(t *testing.T) {
-	for _, file := range []string{"README.md", "testdata/commands.md"} {
+	for _, file := range []string{"README.md", "testdata/commands.txt"} {
 		text := read(t, file)
 		var out strings.Builder
 		var n *node
