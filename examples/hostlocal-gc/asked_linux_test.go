@@ -63,7 +63,8 @@ func TestNotRoot(t *testing.T) {
 		must(t, os.Chmod(path, 0o777))
 	}
 	for _, row := range []struct{ reason, path, args string }{
-		{"the files are root's, and their names may be read", filepath.Join("networks", "podnet", "10.244.1.2"), "plan --all --source file:pods.json"},
+		{"the files are root's, and their names may be read", filepath.Join("networks", "podnet", "10.244.1.2"),
+			"plan --all --source file:pods.json"},
 		{"the same of check", filepath.Join("networks", "podnet", "10.244.1.2"), "check --source file:pods.json --cni-dir /none"},
 		{"the network's directory", filepath.Join("networks", "podnet"), "plan --all --source file:pods.json"},
 		{"the kernel can't be asked, so check proposes nothing though the runtime answers", "pods.json", "check --cni-dir /none"},

@@ -322,7 +322,8 @@ func unanswered(r *gc.Report, err error) (why []string) {
 }
 
 // judging are the flags with which a release judges as this check did.
-var judging = []string{"source", "node", "kubeconfig", "min-age", "starting-for", "runtime-request-timeout", "allow-foreign", "allow-empty", "require-pod"}
+var judging = []string{"source", "node", "kubeconfig", "min-age", "starting-for", "runtime-request-timeout", "allow-foreign", "allow-empty",
+	"require-pod"}
 
 // flagsOf returns those of the names that were given, as a shell reads them.
 func flagsOf(given *pflag.FlagSet, names []string) (flags string) {

@@ -159,7 +159,8 @@ two   FULL         3h  (+2) podnet: long text long text long text long text lonâ
 one   CONFLICT     3h  podnet: 1 reservation is claimed
 1 of 4 nodes are fine.
 `},
-		{"names without their domains", []fleetPod{{node: "ip-10-0-0-1.x.internal", body: state("", "FULL", "podnet", "full")}, fine("b.x.internal")},
+		{"names without their domains",
+			[]fleetPod{{node: "ip-10-0-0-1.x.internal", body: state("", "FULL", "podnet", "full")}, fine("b.x.internal")},
 			[]string{"b.x.internal"}, statusLeaked, `
 NODE         STATE  SINCE  WHAT (-o json has all)
 ip-10-0-0-1  FULL      3h  podnet: full

@@ -268,7 +268,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// checkAgent asserts that each argument in the manifests and their texts is a flag of the agent, which refuses others, and that the probes use its default address.
+// checkAgent asserts that each argument in the manifests and their texts is a flag of the agent, which refuses others,
+// and that the probes use its default address.
 func checkAgent(t *testing.T, binary string) {
 	t.Helper()
 	help, err := exec.CommandContext(t.Context(), binary, "agent", "--help").Output()

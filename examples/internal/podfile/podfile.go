@@ -119,9 +119,9 @@ func answer(r io.Reader) (podsource.Answer, error) {
 	return podsource.Answer{Pods: pods, Networks: []string{podsource.EveryNetwork}, AsOf: asOf}, err
 }
 
-// decode decodes a JSON array of pods, with the fields of [podsource.Pod]. It returns all pods or an error (R2). Text that ends early or continues after the array, an
-// unknown or repeated field, an invalid address or time make the whole list invalid. Otherwise a
-// mistyped "ip" could cost a pod its address.
+// decode decodes a JSON array of pods, with the fields of [podsource.Pod]. It returns all pods or an error (R2). Text that
+// ends early or continues after the array, an unknown or repeated field, an invalid address or time make the whole list invalid.
+// Otherwise a mistyped "ip" could cost a pod its address.
 func decode(text []byte) ([]podsource.Pod, error) {
 	var list []*pod
 	wrong, err := sigsjson.UnmarshalStrict(text, &list) // in the letters of the keys, too

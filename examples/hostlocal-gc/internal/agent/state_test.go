@@ -49,7 +49,8 @@ func TestMetricsOfANode(t *testing.T) {
 		e.Network, report.Reservations = "n", []gc.Entry{e}
 		a.note(report, nil, nil)
 		got := get(a, "/metrics").Body.String()
-		if counted := strings.Contains(got, "hostlocal_gc_findings{"); counted != (why == gc.TwoPods) || !strings.Contains(got, "hostlocal_gc_range_") {
+		counted, ranges := strings.Contains(got, "hostlocal_gc_findings{"), strings.Contains(got, "hostlocal_gc_range_")
+		if counted != (why == gc.TwoPods) || !ranges {
 			t.Errorf("%s: it is not %t that a finding is counted, or no range is:\n%s", why, !counted, got)
 		}
 	}

@@ -14,7 +14,8 @@ import (
 
 // flagWords replaces the library's names of options by flags.
 var flagWords = strings.NewReplacer(
-	"making a reconciler: ", "", "AllowForeign has ", "--allow-foreign has ", "MinAge is ", "--min-age is ", "StartingFor is ", "--starting-for is ",
+	"making a reconciler: ", "", "AllowForeign has ", "--allow-foreign has ", "MinAge is ", "--min-age is ",
+	"StartingFor is ", "--starting-for is ",
 	"StartupTimeout is ", "--startup-timeout is ",
 	"RuntimeRequestTimeout is ", "--runtime-request-timeout is ", "SourceTimeout is ", "--timeout is ", "Interval is ", "--interval is ",
 	"wrap it in podsource.AllowEmpty", "--allow-empty says so", "say so with Nested", "say so with --source netns:nested",
