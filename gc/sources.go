@@ -65,7 +65,7 @@ func checkItems(a *podsource.Answer) error {
 			return fmt.Errorf("pod %s: %q is not a container ID of CNI; list the sandbox's ID, without a scheme", refOf(p, ""), p.ContainerIDs[i])
 		}
 	}
-	if len(a.Networks) == 0 && !a.Supplementary && a.Cache == nil {
+	if len(a.Networks) == 0 && !a.Supplementary {
 		return errors.New("it speaks of no network: its answer must name Networks, or podsource.EveryNetwork")
 	}
 	return nil
