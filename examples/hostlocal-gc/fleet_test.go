@@ -166,13 +166,16 @@ NODE         STATE  SINCE  WHAT (-o json has all)
 ip-10-0-0-1  FULL      3h  podnet: full
 1 of 2 nodes are fine.
 `},
-		{"... but for addresses, and where two would be the same",
-			[]fleetPod{{node: "10.0.0.1", body: state("", "FULL", "podnet", "full")}, {node: "a.x", body: state("", "FULL", "podnet", "full")},
-				fine("a.y")}, []string{"a.x"}, statusLeaked, `
+		{"... but for addresses", []fleetPod{{node: "10.0.0.1", body: state("", "FULL", "podnet", "full")}}, []string{"10.0.0.1"}, statusLeaked, `
 NODE      STATE  SINCE  WHAT (-o json has all)
 10.0.0.1  FULL      3h  podnet: full
-a.x       FULL      3h  podnet: full
-1 of 3 nodes are fine.
+0 of 1 nodes are fine.
+`},
+		{"... and where two would be the same", []fleetPod{{node: "a.x", body: state("", "FULL", "podnet", "full")}, fine("a.y")}, []string{"a.x"},
+			statusLeaked, `
+NODE  STATE  SINCE  WHAT (-o json has all)
+a.x   FULL      3h  podnet: full
+1 of 2 nodes are fine.
 `},
 		{"what does not answer is never fine",
 			[]fleetPod{

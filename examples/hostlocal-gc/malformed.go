@@ -107,10 +107,9 @@ func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result) error {
 	if asOf.Sub(r.ReservedAt) < least {
 		return fmt.Errorf("too young: a file must be %v older than the sources' answers", least)
 	}
-	cached := slices.ContainsFunc(done.said, func(m podsource.Answer) bool { return m.Cache != nil })
 	for _, m := range done.said {
 		for i := range m.Pods {
-			if p := &m.Pods[i]; mayHold(p, r, done, cached) {
+			if p := &m.Pods[i]; mayHold(p, r, done) {
 				return fmt.Errorf("%s of source %s may hold it: its addresses of this family are not known for sure", podText(p), m.Source)
 			}
 		}
@@ -121,7 +120,8 @@ func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result) error {
 // mayHold reports whether a pod may hold r, of which only the address is known. The kernel was asked, so
 // a pod with some addresses has no others, but for a container with an address that the kernel does not show (VFIO,
 // gVisor), which libcni's cache has, if that was asked.
-func mayHold(p *podsource.Pod, r *hostlocal.Reservation, done *result, cached bool) bool {
+func mayHold(p *podsource.Pod, r *hostlocal.Reservation, done *result) bool {
+	cached := slices.ContainsFunc(done.said, func(m podsource.Answer) bool { return m.Cache != nil })
 	const finished = 5 * time.Minute // after which a pod holds nothing (R5)
 	switch {
 	case p.HostNetwork, p.HasFinished() && !p.FinishedAt.IsZero() && done.Started.Sub(p.FinishedAt) > finished:

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -125,6 +126,21 @@ func TestRepairable(t *testing.T) {
 	}
 }
 
+// What was given up writes nothing when it has the lock.
+func TestReserveAfterTheEnd(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	data, ip := t.TempDir(), netip.MustParseAddr("10.1.0.2")
+	for range 100 {
+		if err := (lost{ip, "podnet", "a", "eth0"}).reserve(ended, data); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want %v", err, context.Canceled)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(data, "podnet", "1*")); left != nil {
+		t.Errorf("%v was written", left)
+	}
+}
+
 // On a node whose data directory was removed, the command writes what its plan shows, and only with --yes.
 func TestRepair(t *testing.T) {
 	if !onNode(t) {
@@ -230,10 +246,10 @@ func TestRepair(t *testing.T) {
 				t.Errorf("check without the cache: %s", got)
 			}
 			if strings.Contains(b.args, "netns") {
-				b.args += " --source cnicache"
+				b.args += " --source cnicache --cni-dir /etc/cni/net.d"
 			}
 			if got := b.check(); row.args == "" && !strings.Contains(got.stdout,
-				"hostlocal-gc repair --source=cri --source=netns:nested --source=cnicache\n") {
+				"hostlocal-gc repair --source=cri --source=netns:nested --source=cnicache --cni-dir=/etc/cni/net.d\n") {
 				t.Errorf("check: %s%s", got.stdout, got.stderr)
 			}
 			b.args += " " + row.args
