@@ -106,5 +106,5 @@ func Sandboxes(list func(context.Context) ([]Pod, error)) Source {
 			}
 		}
 		return a, err
-	}, RankRuntime, "sandboxes"}
+	}, RankRuntime}
 }

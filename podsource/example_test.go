@@ -175,8 +175,8 @@ func ExampleRank() {
 	}
 	fmt.Println(runtime.Rank() < podsource.RankPods, err)
 	// Output:
-	// source 2  [ee3b0f0c] <nil> true
-	// source 1 6ba7b810 [] <nil> true
+	// source 1  [ee3b0f0c] <nil> true
+	// source 2 6ba7b810 [] <nil> true
 	// true <nil>
 }
 

@@ -83,7 +83,7 @@ func TestContext(t *testing.T) {
 	cancel()
 	for name, s := range combined(unasked(t)) {
 		for range 20 { // select chooses at random
-			if _, err := s.Pods(ended); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "busy") {
+			if _, err := s.Pods(ended); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "earlier call") {
 				t.Errorf("%s: %v, want %v", name, err, context.Canceled)
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -31,7 +30,7 @@ const (
 
 // Union combines sources: a pod is live if any of them says so. Each answer keeps its own
 // declarations in Parts; they are never merged. A source without a name is named by its String
-// method, or by its position among the arguments. An error of one source is the error of the
+// method, or by its position in Parts, from 1. An error of one source is the error of the
 // union (R2), beside the Parts of those that did answer. It names the source, and is never
 // [ErrNotHere].
 //
@@ -46,13 +45,9 @@ func Union(sources ...Source) Source {
 	for _, s := range sources {
 		members, _ := s.(union)
 		if len(members) == 0 { // no union, or an empty one, which stays an error
-			members = union{{Source: s, rank: rankOf(s), n: 1, calls: &calls{busy: make(chan struct{}, 1)}}}
+			members = union{{s, rankOf(s), make(chan struct{}, 1)}}
 		}
-		before := len(u)
-		for _, m := range members {
-			m.n += before
-			u = append(u, m)
-		}
+		u = append(u, members...)
 	}
 	slices.SortStableFunc(u, func(a, b member) int { return cmp.Compare(a.rank, b.rank) })
 	return u
@@ -65,14 +60,7 @@ type union []member
 type member struct {
 	Source
 	rank Rank
-	n    int // its position among the arguments, from 1
-	*calls
-}
-
-// calls are the calls of a member, also as a member of other unions: one at a time.
-type calls struct {
-	busy  chan struct{} // has an element during a call
-	begun atomic.Int64  // when the last call began, in nanoseconds since 1970
+	busy chan struct{} // has an element during a call, also as a member of another union
 }
 
 // Rank returns the lowest rank of the members.
@@ -88,20 +76,19 @@ func (u union) Pods(ctx context.Context) (Answer, error) {
 		return Answer{}, fmt.Errorf("union of no pod sources; %w", ErrPermanent)
 	}
 	whole := Answer{Parts: make([]Answer, 0, len(u))}
-	for _, m := range u {
+	for i, m := range u {
 		begun := time.Now()
 		a, err := m.call(ctx)
-		err = cmp.Or(err, a.Err)
 		if named, ok := m.Source.(fmt.Stringer); ok {
 			a.Source = cmp.Or(a.Source, named.String())
 		}
-		name := "source " + cmp.Or(a.Source, strconv.Itoa(m.n))
-		a.Took, a.Err, a.Source = time.Since(begun), err, cmp.Or(a.Source, name)
+		name := "source " + cmp.Or(a.Source, strconv.Itoa(i+1))
+		a.Took, a.Err, a.Source = time.Since(begun), cmp.Or(err, a.Err), cmp.Or(a.Source, name)
 		whole.Parts = append(whole.Parts, a)
-		if err == nil {
+		if a.Err == nil {
 			continue
 		}
-		err = fmt.Errorf("pod %s: %w", name, err)
+		err = fmt.Errorf("pod %s: %w", name, a.Err)
 		if errors.Is(err, ErrNotHere) { // of this member only; the others exist
 			err = errors.New(err.Error())
 		}
@@ -118,17 +105,15 @@ func (m member) call(ctx context.Context) (Answer, error) {
 	select {
 	case m.busy <- struct{}{}:
 	case <-ctx.Done():
-		return Answer{}, fmt.Errorf("%s is still busy with an earlier call, begun at %s: %w",
-			kindOf(m.Source), time.Unix(0, m.begun.Load()).UTC().Format(time.RFC3339), context.Cause(ctx))
+		return Answer{}, fmt.Errorf("an earlier call has not returned: %w", context.Cause(ctx))
 	}
-	m.begun.Store(time.Now().UnixNano())
 	var a Answer // the goroutine's until it sends its error
 	answered := make(chan error, 1)
 	go func() {
-		err := fmt.Errorf("%s ended its goroutine (runtime.Goexit, or FailNow in a test)", kindOf(m.Source))
+		err := errors.New("it ended its goroutine (runtime.Goexit, or FailNow in a test)")
 		defer func() {
 			if p := recover(); p != nil {
-				err = fmt.Errorf("%s panicked: %v\n%s", kindOf(m.Source), p, debug.Stack())
+				err = fmt.Errorf("it panicked: %v\n%s", p, debug.Stack())
 			}
 			<-m.busy
 			answered <- err
@@ -137,14 +122,12 @@ func (m member) call(ctx context.Context) (Answer, error) {
 	}()
 	select {
 	case err := <-answered:
-		if late := context.Cause(ctx); late != nil && err != nil {
-			return a, fmt.Errorf("%w: %w", late, err)
-		} else if late != nil {
-			return a, fmt.Errorf("%s answered too late: %w", kindOf(m.Source), late)
+		if late := context.Cause(ctx); late != nil {
+			err = fmt.Errorf("%w: %w", late, cmp.Or(err, errors.New("it answered too late")))
 		}
 		return a, err
 	case <-ctx.Done():
-		return Answer{}, fmt.Errorf("%s: %w", kindOf(m.Source), context.Cause(ctx))
+		return Answer{}, context.Cause(ctx)
 	}
 }
 
@@ -164,7 +147,6 @@ func ask(ctx context.Context, s Source) (Answer, error) {
 type wrapper struct {
 	pods func(context.Context) (Answer, error)
 	rank Rank
-	kind string // see kindOf
 }
 
 func (w wrapper) Pods(ctx context.Context) (Answer, error) { return w.pods(ctx) }
@@ -176,18 +158,6 @@ func rankOf(s Source) Rank {
 		return r.Rank()
 	}
 	return RankPods
-}
-
-// kindOf names a source that has not answered, so that its own name is not known: by its
-// String method, or by its type, such as *cri.Source.
-func kindOf(s Source) string {
-	switch s := s.(type) {
-	case wrapper:
-		return s.kind
-	case fmt.Stringer:
-		return s.String()
-	}
-	return fmt.Sprintf("%T", s)
 }
 
 // Fallback returns the answer of first, or that of then if first does not exist on this
@@ -205,7 +175,7 @@ func Fallback(first, then Source) Source {
 			err = fmt.Errorf("%w (asked because: %s)", err, notHere.Error())
 		}
 		return a, err
-	}, min(rankOf(first), rankOf(then)), kindOf(first) + " or " + kindOf(then)}
+	}, min(rankOf(first), rankOf(then))}
 }
 
 // Require returns s with a check that the given pod is in its list and has not finished.
@@ -253,5 +223,5 @@ func checked(name string, s Source, check func(Answer) (Answer, error)) Source {
 			return Answer{}, fmt.Errorf("%s goes around the member of a union that it is for, not around the union: %w", name, ErrPermanent)
 		}
 		return check(a)
-	}, rankOf(s), kindOf(s)}
+	}, rankOf(s)}
 }

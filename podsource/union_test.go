@@ -80,7 +80,7 @@ func TestUnion(t *testing.T) {
 	one, other := plain(Pod{UID: "1", HostNetwork: true}), plain(Pod{UID: "1", ContainerIDs: []string{"abc"}})
 	is := func(a Answer) Source { return fixed(a, nil) }
 	parts := func(all ...Answer) Answer {
-		for i := range all { // a source without a name gets its position
+		for i := range all { // a source without a name gets its position in the order of the calls
 			all[i].Source = std.Or(all[i].Source, fmt.Sprintf("source %d", i+1))
 		}
 		return Answer{Parts: all}
@@ -96,8 +96,8 @@ func TestUnion(t *testing.T) {
 		{"a union of unions has the members of both", Union(Union(is(a), Union(is(b))), Union(is(c))), parts(a, b, c), nil, ""},
 		{"the last one fails", Union(is(a), is(b), failing(errBroken)), parts(a, b, broken), errBroken, "source 3: broken"},
 		{"its own name", Union(is(b), is(kubelet)), parts(b, kubelet), errBroken, "source kubelet: broken"},
-		{"its position in a nested union", Union(is(b), Union(is(a), inner)), parts(b, a, broken), errBroken, "source 3: "},
-		{"... whose errors are as before", inner, parts(broken), errBroken, "source 1: "},
+		{"a nested union: its position in the whole", Union(is(b), Union(is(a), inner)), parts(b, a, broken), errBroken, "source 3: "},
+		{"... and in the nested one", inner, parts(broken), errBroken, "source 1: "},
 		{"it lacks a file", Union(failing(errMissing)), parts(failed(half, errMissing)), fs.ErrNotExist, "client.pem"},
 		{"it is not here, but others are", Union(is(b), failing(ErrNotHere)), parts(b, failed(half, ErrNotHere)), errAny, ErrNotHere.Error()},
 	})
@@ -200,9 +200,9 @@ func TestHazard64SourceFails(t *testing.T) {
 	panics := Func(func(context.Context) ([]Pod, error) { panic("out of range") })
 	exits := Func(func(context.Context) ([]Pod, error) { runtime.Goexit(); return nil, nil })
 	run(t, []row{
-		{"a panic", Union(panics), Answer{}, errAny, "pod source 1: a function panicked: out of range"},
-		{"... of a choice", Union(Fallback(AllowEmpty(failing(ErrNotHere)), panics)), Answer{}, errAny, "a function or a function"},
-		{"runtime.Goexit", Union(exits), Answer{}, errAny, "pod source 1: a function ended its goroutine"},
+		{"a panic", Union(panics), Answer{}, errAny, "pod source 1: it panicked: out of range"},
+		{"... of a choice", Union(Fallback(AllowEmpty(failing(ErrNotHere)), panics)), Answer{}, errAny, "pod source 1: it panicked: out of range"},
+		{"runtime.Goexit", Union(exits), Answer{}, errAny, "pod source 1: it ended its goroutine"},
 	})
 }
 
@@ -217,9 +217,9 @@ func TestHazard64SourceHangs(t *testing.T) {
 		hangs := Union(stuck{Func(func(context.Context) ([]Pod, error) { calls.Add(1); <-wake; return nil, nil })})
 		s := Union(Static{}, hangs)
 		for i, says := range []string{
-			"pod source stuck: stuck: no answer within 7s",
-			"pod source stuck: stuck is still busy with an earlier call, begun at 2000-01-01T00:00:00Z: no answer within 7s",
-			"pod source stuck: stuck is still busy",
+			"pod source stuck: no answer within 7s",
+			"pod source stuck: an earlier call has not returned: no answer within 7s",
+			"pod source stuck: an earlier call has not returned: no answer within 7s",
 		} {
 			begun := time.Now()
 			ctx, cancel := context.WithTimeoutCause(t.Context(), 7*time.Second, limit)

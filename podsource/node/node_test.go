@@ -178,7 +178,7 @@ func TestHangs(t *testing.T) {
 	})
 	opts := Options{Only: []Kind{CRI, Kubelet}}
 	a, err := opts.union(nil, nil, hangs, &fake{name: Kubelet}).Pods(ctx)
-	if err == nil || err.Error() != "pod source cri: cri: context canceled" || len(a.Parts) != 1 || a.Parts[0].Source != "cri" {
+	if err == nil || err.Error() != "pod source cri: context canceled" || len(a.Parts) != 1 || a.Parts[0].Source != "cri" {
 		t.Errorf("got %v, %v", a, err)
 	}
 }
