@@ -90,16 +90,19 @@ func New(endpoint string, opts Options) (*Source, error) {
 // Rank returns [podsource.RankRuntime].
 func (s *Source) Rank() podsource.Rank { return podsource.RankRuntime }
 
+// String returns the name of the source, also for one that does not answer.
+func (s *Source) String() string { return "cri" }
+
 // Pods returns one pod for each sandbox that the runtime lists, in any state, with the
 // containers in it. The answer declares that it names each sandbox, whose container ID has 64
 // hexadecimal digits, in every network, late ([podsource.Answer.Names]).
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
-	none := podsource.Answer{Source: "cri"} // beside an error
+	none := podsource.Answer{Source: s.String()} // beside an error
 	endpoints, err := s.candidates()
 	if err != nil {
 		return none, fmt.Errorf("searching for a container runtime: %w", err)
 	}
-	a := podsource.Answer{Source: "cri", Networks: []string{podsource.EveryNetwork}, Names: podsource.SandboxContainers}
+	a := podsource.Answer{Source: s.String(), Networks: []string{podsource.EveryNetwork}, Names: podsource.SandboxContainers}
 	var without, notes []string // endpoints without sandboxes, and why; notes on those with
 	for _, e := range endpoints {
 		pods, note, err := s.ask(ctx, e)

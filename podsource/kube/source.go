@@ -91,6 +91,9 @@ func newSource(nodeName string, opts Options, missing error) (*Source, error) {
 	return &Source{nodeName: nodeName, opts: opts}, nil
 }
 
+// String returns the name of the source, also for one that does not answer.
+func (s *Source) String() string { return "kube" }
+
 // Pods returns all pods that are bound to the node, or an error (R2). The error wraps
 // [podsource.ErrIncomplete] if a later call may succeed, and [podsource.ErrPermanent] if the
 // node's name or UID is that of another one. It is never [podsource.ErrNotHere]: that a
@@ -103,12 +106,12 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a, err := s.ask(ctx)
 	switch {
 	case err == nil:
-		a.Source, a.Networks, a.Note = "kube", []string{podsource.EveryNetwork}, kubepod.Note(a.Pods)
+		a.Source, a.Networks, a.Note = s.String(), []string{podsource.EveryNetwork}, kubepod.Note(a.Pods)
 		return a, nil
 	case ctx.Err() != nil:
 		err = fmt.Errorf("%w: %w", ctx.Err(), err) // some errors of clients do not wrap it
 	}
-	return podsource.Answer{Source: "kube"}, fmt.Errorf("node %s: %w", s.nodeName, err)
+	return podsource.Answer{Source: s.String()}, fmt.Errorf("node %s: %w", s.nodeName, err)
 }
 
 func (s *Source) ask(ctx context.Context) (podsource.Answer, error) {

@@ -67,6 +67,9 @@ func New(socket string, opts Options) (*Source, error) {
 	return &Source{socket: socket, opts: opts}, nil
 }
 
+// String returns the name of the source, also for one that does not answer.
+func (s *Source) String() string { return "kubelet" }
+
 // Pods returns all pods that kubelet knows, also static and finished ones, converted by
 // [kubepod.Convert].
 //
@@ -81,7 +84,7 @@ func New(socket string, opts Options) (*Source, error) {
 // address or a network status annotation that can't be read is none; the answer's Note names
 // such a pod.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
-	a := podsource.Answer{Source: "kubelet"}
+	a := podsource.Answer{Source: s.String()}
 	pods, err := s.ask(ctx)
 	if err != nil {
 		return a, fmt.Errorf("asking kubelet for its pods on %s: %w", s.socket, err)
