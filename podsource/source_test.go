@@ -44,7 +44,7 @@ func unasked(t *testing.T) Source {
 	})
 }
 
-// TestContext: each source gets the caller's context, and none is called with one that has
+// TestContext: each source gets the caller's context, and a union calls none with one that has
 // ended.
 func TestContext(t *testing.T) {
 	agent := types.NamespacedName{Namespace: "default", Name: "a"}
@@ -83,7 +83,7 @@ func TestContext(t *testing.T) {
 	cancel()
 	for name, s := range combined(unasked(t)) {
 		for range 20 { // select chooses at random
-			if _, err := s.Pods(ended); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "earlier call") {
+			if _, err := Union(s).Pods(ended); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "earlier call") {
 				t.Errorf("%s: %v, want %v", name, err, context.Canceled)
 			}
 		}

@@ -41,10 +41,13 @@ const (
 // does not return (R13). It does not call that source again before it has returned. A panic
 // of a source is an error, and so is an answer from after the end of the context.
 func Union(sources ...Source) Source {
+	if len(sources) == 0 {
+		sources = []Source{nil} // an error of each call
+	}
 	var u union
 	for _, s := range sources {
-		members, _ := s.(union)
-		if len(members) == 0 { // no union, or an empty one, which stays an error
+		members, nested := s.(union)
+		if !nested {
 			members = union{{s, rankOf(s), make(chan struct{}, 1)}}
 		}
 		u = append(u, members...)
@@ -53,7 +56,7 @@ func Union(sources ...Source) Source {
 	return u
 }
 
-// A union is its members in the order in which they are called.
+// A union is its members, at least one, in the order in which they are called.
 type union []member
 
 // A member is a source of a union, which is not a union itself.
@@ -64,17 +67,9 @@ type member struct {
 }
 
 // Rank returns the lowest rank of the members.
-func (u union) Rank() Rank {
-	if len(u) == 0 {
-		return RankPods
-	}
-	return u[0].rank
-}
+func (u union) Rank() Rank { return u[0].rank }
 
 func (u union) Pods(ctx context.Context) (Answer, error) {
-	if len(u) == 0 {
-		return Answer{}, fmt.Errorf("union of no pod sources; %w", ErrPermanent)
-	}
 	whole := Answer{Parts: make([]Answer, 0, len(u))}
 	for i, m := range u {
 		begun := time.Now()
@@ -97,8 +92,12 @@ func (u union) Pods(ctx context.Context) (Answer, error) {
 	return whole, nil
 }
 
-// call calls the member in a goroutine of its own, and returns when ctx ends.
+// call calls the member in a goroutine of its own, and returns when ctx ends. A source is nil
+// if the caller ignored the error of its constructor.
 func (m member) call(ctx context.Context) (Answer, error) {
+	if m.Source == nil {
+		return Answer{}, fmt.Errorf("there is none, or it is nil; %w", ErrPermanent)
+	}
 	if ctx.Err() != nil {
 		return Answer{}, context.Cause(ctx)
 	}
@@ -118,7 +117,7 @@ func (m member) call(ctx context.Context) (Answer, error) {
 			<-m.busy
 			answered <- err
 		}()
-		a, err = ask(ctx, m.Source)
+		a, err = m.Source.Pods(ctx)
 	}()
 	select {
 	case err := <-answered:
@@ -129,18 +128,6 @@ func (m member) call(ctx context.Context) (Answer, error) {
 	case <-ctx.Done():
 		return Answer{}, context.Cause(ctx)
 	}
-}
-
-// ask calls a source, unless it is nil (the caller ignored the error of a constructor) or
-// ctx has ended.
-func ask(ctx context.Context, s Source) (Answer, error) {
-	if s == nil {
-		return Answer{}, fmt.Errorf("it is nil; %w", ErrPermanent)
-	}
-	if ctx.Err() != nil {
-		return Answer{}, context.Cause(ctx)
-	}
-	return s.Pods(ctx)
 }
 
 // A wrapper is a source that calls a function, which may call other sources.
@@ -166,11 +153,11 @@ func rankOf(s Source) Rank {
 // the lower of their ranks.
 func Fallback(first, then Source) Source {
 	return wrapper{func(ctx context.Context) (Answer, error) {
-		a, notHere := ask(ctx, first)
+		a, notHere := first.Pods(ctx)
 		if !errors.Is(notHere, ErrNotHere) {
 			return a, notHere
 		}
-		a, err := ask(ctx, then)
+		a, err := then.Pods(ctx)
 		if err != nil {
 			err = fmt.Errorf("%w (asked because: %s)", err, notHere.Error())
 		}
@@ -215,7 +202,7 @@ func AllowEmpty(s Source) Source {
 // checked returns s with a function that checks or changes its answers.
 func checked(name string, s Source, check func(Answer) (Answer, error)) Source {
 	return wrapper{func(ctx context.Context) (Answer, error) {
-		a, err := ask(ctx, s)
+		a, err := s.Pods(ctx)
 		switch {
 		case err != nil:
 			return a, err

@@ -108,10 +108,10 @@ func TestUnion(t *testing.T) {
 func TestMisuse(t *testing.T) {
 	a, agent := Static{named("a"), {}}, named("a").NamespacedName
 	run(t, []row{
-		{"nil", Union(a, nil), Answer{}, ErrPermanent, "pod source 2: it is nil"},
-		{"nil as a choice", Fallback(failing(ErrNotHere), nil), Answer{}, ErrPermanent, "nil"},
-		{"no member", Union(), Answer{}, errAny, "union of no pod sources"},
-		{"a nested union without a member", Union(a, Union()), Answer{}, errAny, "pod source 2: union of no pod sources"},
+		{"nil", Union(a, nil), Answer{}, ErrPermanent, "pod source 2: there is none, or it is nil"},
+		{"nil as a choice", Union(Fallback(failing(ErrNotHere), nil)), Answer{}, errAny, "nil"},
+		{"no member", Union(), Answer{}, ErrPermanent, "pod source 1: there is none"},
+		{"a nested union without a member", Union(a, Union()), Answer{}, ErrPermanent, "pod source 2: there is none"},
 		{"around a union", Require(Union(a), agent), Answer{}, ErrPermanent, "Require goes around the member"},
 		{"... that is nested", Union(a, AllowEmpty(Union(a))), Answer{}, ErrPermanent, "AllowEmpty goes around the member"},
 		{"no name", Require(a, types.NamespacedName{}), Answer{}, errAny, "no name"},
