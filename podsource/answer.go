@@ -128,17 +128,13 @@ type Cache struct {
 // Members returns the answers that a consists of: its Parts, with theirs, and a itself
 // if it has no Parts, or pods beside them.
 func (a Answer) Members() []Answer {
-	if a.Parts == nil {
-		return []Answer{a}
-	}
 	var all []Answer
-	if len(a.Pods) > 0 {
-		own := a
-		own.Parts = nil
-		all = append(all, own)
-	}
 	for _, p := range a.Parts {
 		all = append(all, p.Members()...)
+	}
+	if a.Parts == nil || len(a.Pods) > 0 {
+		a.Parts = nil
+		all = append(all, a)
 	}
 	return all
 }

@@ -144,7 +144,7 @@ func TestMembers(t *testing.T) {
 		{"a union of which no member was called", Answer{Parts: []Answer{}}, nil},
 		{"pods beside the parts are not lost",
 			Answer{Source: "union", Authoritative: true, Pods: []Pod{named("x")}, Parts: []Answer{a}},
-			[]Answer{{Source: "union", Authoritative: true, Pods: []Pod{named("x")}}, a}},
+			[]Answer{a, {Source: "union", Authoritative: true, Pods: []Pod{named("x")}}}},
 	} {
 		if diff := cmp.Diff(row.want, row.answer.Members(), equal); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
