@@ -43,52 +43,37 @@ var Always = time.Unix(0, 0)
 // reservation made in this boot and before since is judged only if list has it. It is an error if
 // networks is empty or has [EveryNetwork], or if since is zero.
 func Attachments(networks []string, since time.Time, list func(context.Context) ([]Attachment, error)) Source {
+	networks = slices.Clone(networks)
 	boot := new(boottime.Earliest)
 	boot.Read() // notices when the clock is set forward from now on
-	return attachments{slices.Clone(networks), since, list, boot, false}
-}
-
-type attachments struct {
-	networks   []string
-	since      time.Time
-	list       func(context.Context) ([]Attachment, error)
-	boot       *boottime.Earliest
-	allowEmpty bool // AllowEmpty is around it
-}
-
-// Rank returns [RankCache].
-func (attachments) Rank() Rank { return RankCache }
-
-// Pods returns one pod for each attachment.
-func (s attachments) Pods(ctx context.Context) (Answer, error) {
-	a := Answer{Source: "attachments", Networks: s.networks, Names: AnyContainer, AtOnce: true, Authoritative: true}
-	switch {
-	case len(s.networks) == 0 || slices.Contains(s.networks, EveryNetwork):
-		return a, fmt.Errorf("Attachments was given no network, or all: name those in which the agent serves every ADD; %w", ErrPermanent)
-	case s.since.IsZero():
-		return a, fmt.Errorf("Attachments was given no time since which its store is complete: give one, or Always; %w", ErrPermanent)
-	}
-	all, err := s.list(ctx)
-	if err != nil {
-		return a, fmt.Errorf("reading the agent's attachments: %w", err)
-	}
-	for _, at := range all {
-		if at.ContainerID == "" {
-			return a, fmt.Errorf("reading the agent's attachments: one of network %q has no container ID", at.Network)
+	return attachments{wrapper{func(ctx context.Context) (Answer, error) {
+		a := Answer{Source: "attachments", Networks: networks, Names: AnyContainer, AtOnce: true, Authoritative: true}
+		if len(networks) == 0 || slices.Contains(networks, EveryNetwork) || since.IsZero() {
+			return a, fmt.Errorf("Attachments needs the names of the networks in which the agent serves every ADD, "+
+				"and the time since which its store is complete, or Always; %w", ErrPermanent)
 		}
-		a.Pods = append(a.Pods, Pod{NamespacedName: at.Pod, ContainerIDs: []string{at.ContainerID}, IPs: at.IPs, Network: at.Network})
-	}
-	// Stamps of whole seconds and small steps of the clock may be too early. A zero boot, of an unknown one, is before all.
-	gap := Gap{From: s.boot.Read().Add(-2 * time.Second), To: s.since}
-	isServed := func(at Attachment) bool { return slices.Contains(s.networks, at.Network) }
-	if !slices.ContainsFunc(all, isServed) && !s.allowEmpty {
-		gap.To, a.Note = time.Time{}, "no attachment of its networks is listed, so it speaks of nothing that was reserved since the boot (see AllowEmpty)"
-	}
-	if gap.To.After(Always) || gap.To.IsZero() {
-		a.Gaps = []Gap{gap}
-	}
-	return a, nil
+		all, err := list(ctx)
+		if err != nil {
+			return a, fmt.Errorf("reading the agent's attachments: %w", err)
+		}
+		for _, at := range all {
+			a.Pods = append(a.Pods, Pod{NamespacedName: at.Pod, ContainerIDs: []string{at.ContainerID}, IPs: at.IPs, Network: at.Network})
+		}
+		// Stamps of whole seconds and small steps of the clock may be too early. A zero boot, of an unknown one, is before all.
+		booted := boot.Read().Add(-2 * time.Second)
+		if since.After(Always) {
+			a.Gaps = append(a.Gaps, Gap{From: booted, To: since})
+		}
+		if !slices.ContainsFunc(all, func(at Attachment) bool { return slices.Contains(networks, at.Network) }) {
+			a.Gaps = append(a.Gaps, Gap{From: booted})
+			a.Note = "no attachment of its networks is listed, so it speaks of nothing that was reserved since the boot (see AllowEmpty)"
+		}
+		return a, nil
+	}, RankCache}}
 }
+
+// attachments is the source of Attachments. Its gap without an end is that of an empty list.
+type attachments struct{ wrapper }
 
 // Sandboxes is the source of a list like crictl's: every sandbox of the node's container
 // runtime, in any state, with its whole ID among ContainerIDs: an ID that is cut short, as
@@ -101,7 +86,7 @@ func Sandboxes(list func(context.Context) ([]Pod, error)) Source {
 		a := Answer{Source: "sandboxes", Pods: pods, Networks: []string{EveryNetwork}, Names: SandboxContainers}
 		for _, p := range pods {
 			ids := p.ContainerIDs
-			if len(ids) == 0 || slices.ContainsFunc(ids, func(id string) bool { return id == "" || !SandboxContainers.Has(id) }) {
+			if len(ids) == 0 || slices.ContainsFunc(ids, func(id string) bool { return !SandboxContainers.Has(id) }) {
 				err = cmp.Or(err, fmt.Errorf("a sandbox has the container IDs %q: each must be whole, 64 lower-case hexadecimal digits", ids))
 			}
 		}

@@ -172,14 +172,14 @@ func Fallback(first, then Source) Source {
 // is not set, is an error too, since sources may list pods without names. S must not be a
 // [Union]: wrap the member that lists the pod.
 func Require(s Source, pod types.NamespacedName) Source {
-	return checked("Require", s, func(a Answer) (Answer, error) {
+	return checked(s, func(a *Answer) error {
 		if pod.Name == "" {
-			return a, fmt.Errorf("the required pod %q has no name; was it left unset? %w", pod, ErrPermanent)
+			return fmt.Errorf("the required pod %q has no name; was it left unset? %w", pod, ErrPermanent)
 		}
 		if slices.ContainsFunc(a.Pods, func(p Pod) bool { return p.NamespacedName == pod && !p.HasFinished() }) {
-			return a, nil
+			return nil
 		}
-		return a, fmt.Errorf("%w: %d pods, and the required %s does not run among them; is the node's name right?",
+		return fmt.Errorf("%w: %d pods, and the required %s does not run among them; is the node's name right?",
 			ErrIncomplete, len(a.Pods), pod)
 	})
 }
@@ -189,26 +189,27 @@ func Require(s Source, pod types.NamespacedName) Source {
 // [Attachments] it also ends the gap of an empty list. S must not be a [Union]:
 // wrap each member that may be empty.
 func AllowEmpty(s Source) Source {
-	if own, ok := s.(attachments); ok { // else its answer has a gap
-		own.allowEmpty = true
-		return own
-	}
-	return checked("AllowEmpty", s, func(a Answer) (Answer, error) {
+	_, own := s.(attachments)
+	return checked(s, func(a *Answer) error {
 		a.Authoritative = true
-		return a, nil
+		if own {
+			a.Gaps, a.Note = slices.DeleteFunc(a.Gaps, func(g Gap) bool { return g.To.IsZero() }), ""
+		}
+		return nil
 	})
 }
 
 // checked returns s with a function that checks or changes its answers.
-func checked(name string, s Source, check func(Answer) (Answer, error)) Source {
+func checked(s Source, check func(*Answer) error) Source {
 	return wrapper{func(ctx context.Context) (Answer, error) {
 		a, err := s.Pods(ctx)
 		switch {
 		case err != nil:
-			return a, err
 		case slices.ContainsFunc(a.Parts, func(p Answer) bool { return !p.Supplementary }): // also of a union in a Fallback (hazard 85)
-			return Answer{}, fmt.Errorf("%s goes around the member of a union that it is for, not around the union: %w", name, ErrPermanent)
+			err = fmt.Errorf("Require and AllowEmpty go around the member of a union that they are for, not around the union: %w", ErrPermanent)
+		default:
+			err = check(&a)
 		}
-		return check(a)
+		return a, err
 	}, rankOf(s)}
 }

@@ -112,8 +112,8 @@ func TestMisuse(t *testing.T) {
 		{"nil as a choice", Union(Fallback(failing(ErrNotHere), nil)), Answer{}, errAny, "nil"},
 		{"no member", Union(), Answer{}, ErrPermanent, "pod source 1: there is none"},
 		{"a nested union without a member", Union(a, Union()), Answer{}, ErrPermanent, "pod source 2: there is none"},
-		{"around a union", Require(Union(a), agent), Answer{}, ErrPermanent, "Require goes around the member"},
-		{"... that is nested", Union(a, AllowEmpty(Union(a))), Answer{}, ErrPermanent, "AllowEmpty goes around the member"},
+		{"around a union", Require(Union(a), agent), Answer{}, ErrPermanent, "go around the member"},
+		{"... that is nested", Union(a, AllowEmpty(Union(a))), Answer{}, ErrPermanent, "go around the member"},
 		{"no name", Require(a, types.NamespacedName{}), Answer{}, errAny, "no name"},
 	})
 }
@@ -281,7 +281,7 @@ func TestRequire(t *testing.T) {
 	}
 	run(t, []row{
 		{"it runs, and an older pod of its name has finished", Require(fixed(whole, nil), agent), whole, nil, ""},
-		{"a part has it: others may be of another node (hazard 85)", Require(fixed(part, nil), agent), Answer{}, ErrPermanent, "Require goes"},
+		{"a part has it: others may be of another node (hazard 85)", Require(fixed(part, nil), agent), Answer{}, ErrPermanent, "go around"},
 		{"the source fails, and returns it", Require(fixed(whole, errBroken), agent), whole, errBroken, ""},
 		missing("no pods"),
 		missing("a pod of its name in another namespace", named(agent.Name)),
@@ -304,7 +304,7 @@ func TestAllowEmpty(t *testing.T) {
 		{"one pod: the next answer may be empty", AllowEmpty(some), asserted, nil, ""},
 		{"its other declarations are unchanged", AllowEmpty(fixed(declaring("a"), nil)), declaring("a"), nil, ""},
 		{"parts that may be empty anyway, as the kernel's", AllowEmpty(fixed(kernel, nil)), may(kernel), nil, ""},
-		{"a union in a choice (hazard 85)", AllowEmpty(Fallback(Union(some, some), some)), Answer{}, ErrPermanent, "AllowEmpty goes around"},
+		{"a union in a choice (hazard 85)", AllowEmpty(Fallback(Union(some, some), some)), Answer{}, ErrPermanent, "go around"},
 		{"another member of a union", Union(AllowEmpty(some), some), Answer{Parts: []Answer{may(first), second}}, nil, ""},
 		{"an error stays an error", AllowEmpty(failing(errBroken)), Answer{}, errBroken, ""},
 	})

@@ -80,7 +80,7 @@ var evidenceGuards = []guard{
 	{"R14", "49", "... or the caller allows the owner", "TestCases/49-foreign-owners", "gc/silence.go",
 		"slices.ContainsFunc(s.opts.AllowForeign, allowed)", "slices.ContainsFunc([]string(nil), allowed)"},
 	{"R14", "111", "an empty store speaks of nothing that is of this boot", "TestAttachments", "podsource/attachments.go",
-		"		gap.To, a.Note = time.Time{}, ", "		a.Note = "},
+		"a.Gaps = append(a.Gaps, Gap{From: booted})", ""},
 	{"R11", "102", "a sandbox that is not ready is not named alone if something runs with its address", "TestReportSaysWhereAClaimComesFrom", "gc/decide.go",
 		"claimants[max(0, running)])", "claimants[min(0, running+1)])"},
 	{"R14", "86", "free text is foreign with any sources", "TestCases/49-foreign-owners", "gc/silence.go",
