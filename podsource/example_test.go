@@ -68,7 +68,7 @@ func ExampleRequire() {
 	_, err := podsource.Require(anotherNode, agent).Pods(context.Background())
 	fmt.Println(errors.Is(err, podsource.ErrIncomplete), err)
 	// Output:
-	// true list of pods is incomplete: 1 pods, and the required kube-system/agent-x7k2p does not run among them; is the node's name right?
+	// true list of pods is incomplete: 1 pods, and the required "kube-system/agent-x7k2p" does not run among them; are its name and the node's right?
 }
 
 // A node that may really have no pods: the caller asserts that an empty list is true.

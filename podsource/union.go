@@ -169,17 +169,15 @@ func Fallback(first, then Source) Source {
 // The agent's own pod is such a pod: it certainly runs on this node. The check detects a
 // wrong node name, a cache that has not synced, and the list of another node (R9). The
 // error wraps [ErrIncomplete]. A pod without a name, as from an environment variable that
-// is not set, is an error too, since sources may list pods without names. S must not be a
+// is not set, is in no list, although sources may list pods without names. S must not be a
 // [Union]: wrap the member that lists the pod.
 func Require(s Source, pod types.NamespacedName) Source {
 	return checked(s, func(a *Answer) error {
-		if pod.Name == "" {
-			return fmt.Errorf("the required pod %q has no name; was it left unset? %w", pod, ErrPermanent)
-		}
-		if slices.ContainsFunc(a.Pods, func(p Pod) bool { return p.NamespacedName == pod && !p.HasFinished() }) {
+		runs := func(p Pod) bool { return p.Name != "" && p.NamespacedName == pod && !p.HasFinished() }
+		if slices.ContainsFunc(a.Pods, runs) {
 			return nil
 		}
-		return fmt.Errorf("%w: %d pods, and the required %s does not run among them; is the node's name right?",
+		return fmt.Errorf("%w: %d pods, and the required %q does not run among them; are its name and the node's right?",
 			ErrIncomplete, len(a.Pods), pod)
 	})
 }

@@ -114,7 +114,7 @@ func TestMisuse(t *testing.T) {
 		{"a nested union without a member", Union(a, Union()), Answer{}, ErrPermanent, "pod source 2: there is none"},
 		{"around a union", Require(Union(a), agent), Answer{}, ErrPermanent, "go around the member"},
 		{"... that is nested", Union(a, AllowEmpty(Union(a))), Answer{}, ErrPermanent, "go around the member"},
-		{"no name", Require(a, types.NamespacedName{}), Answer{}, errAny, "no name"},
+		{"no name", Require(a, types.NamespacedName{}), Answer{}, ErrIncomplete, `"/" does not run`},
 	})
 }
 
