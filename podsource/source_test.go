@@ -188,8 +188,8 @@ func TestAttachments(t *testing.T) {
 		if err != nil || !a.Authoritative || a.Names != AnyContainer || !a.AtOnce || !slices.Equal(a.Networks, served) {
 			t.Errorf("%s: got %+v, %v", c.reason, a, err)
 		}
-		if (len(a.Gaps) == 0) != c.noGap {
-			t.Errorf("%s: got gaps %v", c.reason, a.Gaps)
+		if noEnd := !c.noGap && c.gapTo.IsZero(); (len(a.Gaps) == 0) != c.noGap || (a.Note != "") != noEnd {
+			t.Errorf("%s: got gaps %v, and the note %q", c.reason, a.Gaps, a.Note)
 		}
 		booted := now.Add(-boottime.Since())
 		for _, g := range a.Gaps {
