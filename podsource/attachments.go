@@ -61,12 +61,12 @@ func Attachments(networks []string, since time.Time, list func(context.Context) 
 		}
 		// Stamps of whole seconds and small steps of the clock may be too early. A zero boot, of an unknown one, is before all.
 		booted := boot.Read().Add(-2 * time.Second)
-		if since.After(Always) {
-			a.Gaps = append(a.Gaps, Gap{From: booted, To: since})
-		}
 		if !slices.ContainsFunc(all, func(at Attachment) bool { return slices.Contains(networks, at.Network) }) {
 			a.Gaps = append(a.Gaps, Gap{From: booted})
 			a.Note = "no attachment of its networks is listed, so it speaks of nothing that was reserved since the boot (see AllowEmpty)"
+		}
+		if since.After(Always) {
+			a.Gaps = append(a.Gaps, Gap{From: booted, To: since})
 		}
 		return a, nil
 	}, RankCache}}

@@ -158,8 +158,8 @@ func TestAttachments(t *testing.T) {
 	broken := errors.New("not restored yet")
 	now := time.Now().Round(0)
 	hour := now.Add(-time.Hour)
-	served, some := []string{"other", "podnet"}, []Attachment{{Network: "podnet", ContainerID: "web", IfName: "eth0"}}
-	another := []Attachment{{Network: "third", ContainerID: "web"}}
+	served, another := []string{"other", "podnet"}, []Attachment{{Network: "third", ContainerID: "web"}}
+	some := slices.Concat(another, []Attachment{{Network: "podnet", ContainerID: "web", IfName: "eth0"}})
 	for _, c := range []struct {
 		reason string
 		source Source
@@ -197,6 +197,9 @@ func TestAttachments(t *testing.T) {
 				t.Errorf("%s: got the gap %v, want it from the boot on, at %v, to %v", c.reason, g, booted, c.gapTo)
 			}
 		}
+	}
+	if a, _ := Attachments(served, Always, list(some, nil)).Pods(t.Context()); len(a.Pods) != 2 || a.Pods[1].Network != "podnet" {
+		t.Errorf("got %v, want one pod for each attachment", a.Pods)
 	}
 	if rankOf(Attachments(nil, Always, nil)) != RankCache {
 		t.Error("the rank is not that of a record")
