@@ -174,8 +174,8 @@ func TestAttachments(t *testing.T) {
 		{"empty, as the caller says it may be", AllowEmpty(Attachments(served, Always, list(nil, nil))), time.Time{}, true, ""},
 		{"... for an hour", AllowEmpty(Attachments(served, hour, list(nil, nil))), hour, false, ""},
 		{"an error of the store", Attachments(served, Always, list(some, broken)), time.Time{}, false, "not restored yet"},
-		{"no networks, as of an empty configuration (hazard 85)", Attachments(nil, Always, list(some, nil)), time.Time{}, false, "needs the names"},
-		{"all networks", Attachments([]string{"podnet", EveryNetwork}, Always, list(some, nil)), time.Time{}, false, "needs the names"},
+		{"no networks, as of an empty configuration (hazard 85)", Attachments(nil, Always, list(some, nil)), time.Time{}, false, "needs the"},
+		{"all networks", Attachments([]string{"podnet", EveryNetwork}, Always, list(some, nil)), time.Time{}, false, "needs the"},
 		{"no time", Attachments(served, time.Time{}, list(some, nil)), time.Time{}, false, "or Always"},
 	} {
 		a, err := c.source.Pods(t.Context())

@@ -201,8 +201,8 @@ func TestHazard64SourceFails(t *testing.T) {
 	panics := Func(func(context.Context) ([]Pod, error) { panic("out of range") })
 	exits := Func(func(context.Context) ([]Pod, error) { runtime.Goexit(); return nil, nil })
 	run(t, []row{
-		{"a panic", Union(panics), Answer{}, errAny, "pod source 1: it panicked: out of range"},
-		{"... of a choice", Union(Fallback(AllowEmpty(failing(ErrNotHere)), panics)), Answer{}, errAny, "pod source 1: it panicked: out of range"},
+		{"a panic", Union(panics), Answer{}, errAny, "source 1: it panicked: out of range"},
+		{"... of a choice", Union(Fallback(AllowEmpty(failing(ErrNotHere)), panics)), Answer{}, errAny, "source 1: it panicked: out of range"},
 		{"runtime.Goexit", Union(exits), Answer{}, errAny, "pod source 1: it ended its goroutine"},
 	})
 }
