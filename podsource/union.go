@@ -92,12 +92,8 @@ func (u union) Pods(ctx context.Context) (Answer, error) {
 	return whole, nil
 }
 
-// call calls the member in a goroutine of its own, and returns when ctx ends. A source is nil
-// if the caller ignored the error of its constructor.
+// call calls the member in a goroutine of its own, and returns when ctx ends.
 func (m member) call(ctx context.Context) (Answer, error) {
-	if m.Source == nil {
-		return Answer{}, fmt.Errorf("there is none, or it is nil; %w", ErrPermanent)
-	}
 	if ctx.Err() != nil {
 		return Answer{}, context.Cause(ctx)
 	}
@@ -117,7 +113,7 @@ func (m member) call(ctx context.Context) (Answer, error) {
 			<-m.busy
 			answered <- err
 		}()
-		a, err = m.Source.Pods(ctx)
+		a, err = ask(ctx, m.Source)
 	}()
 	select {
 	case err := <-answered:
@@ -128,6 +124,14 @@ func (m member) call(ctx context.Context) (Answer, error) {
 	case <-ctx.Done():
 		return Answer{}, context.Cause(ctx)
 	}
+}
+
+// ask calls a source, unless it is nil: the caller ignored the error of its constructor.
+func ask(ctx context.Context, s Source) (Answer, error) {
+	if s == nil {
+		return Answer{}, fmt.Errorf("there is none, or it is nil; %w", ErrPermanent)
+	}
+	return s.Pods(ctx)
 }
 
 // A wrapper is a source that calls a function, which may call other sources.
@@ -153,11 +157,11 @@ func rankOf(s Source) Rank {
 // the lower of their ranks.
 func Fallback(first, then Source) Source {
 	return wrapper{func(ctx context.Context) (Answer, error) {
-		a, notHere := first.Pods(ctx)
+		a, notHere := ask(ctx, first)
 		if !errors.Is(notHere, ErrNotHere) {
 			return a, notHere
 		}
-		a, err := then.Pods(ctx)
+		a, err := ask(ctx, then)
 		if err != nil {
 			err = fmt.Errorf("%w (asked because: %s)", err, notHere.Error())
 		}
@@ -200,7 +204,7 @@ func AllowEmpty(s Source) Source {
 // checked returns s with a function that checks or changes its answers.
 func checked(s Source, check func(*Answer) error) Source {
 	return wrapper{func(ctx context.Context) (Answer, error) {
-		a, err := s.Pods(ctx)
+		a, err := ask(ctx, s)
 		switch {
 		case err != nil:
 		case slices.ContainsFunc(a.Parts, func(p Answer) bool { return !p.Supplementary }): // also of a union in a Fallback (hazard 85)

@@ -110,7 +110,7 @@ func TestMisuse(t *testing.T) {
 	a, agent := Static{named("a"), {}}, named("a").NamespacedName
 	run(t, []row{
 		{"nil", Union(a, nil), Answer{}, ErrPermanent, "pod source 2: there is none, or it is nil"},
-		{"nil as a choice", Union(Fallback(failing(ErrNotHere), nil)), Answer{}, errAny, "nil"},
+		{"nil as a choice", Fallback(failing(ErrNotHere), nil), Answer{}, ErrPermanent, "nil"},
 		{"no member", Union(), Answer{}, ErrPermanent, "pod source 1: there is none"},
 		{"a nested union without a member", Union(a, Union()), Answer{}, ErrPermanent, "pod source 2: there is none"},
 		{"around a union", Require(Union(a), agent), Answer{}, ErrPermanent, "go around the member"},

@@ -144,7 +144,7 @@ var sourceGuards = []guard{
 	{"R13", "64", "a source that hangs is not called again", "TestHazard64SourceHangs", "podsource/union.go",
 		"make(chan struct{}, 1)}}", "make(chan struct{}, 99)}}"},
 	{"R2", "", "a source that is nil is an error", "TestMisuse", "podsource/union.go",
-		"	if m.Source == nil {\n", "	if false {\n"},
+		"	if s == nil {\n", "	if false {\n"},
 	{"R9", "", "Require and AllowEmpty are for a member, not for a union", "TestMisuse", "podsource/union.go",
 		"slices.ContainsFunc(a.Parts, func(p Answer) bool { return !p.Supplementary })", "false"},
 	{"R9", "06", "a required pod must be in the list", "TestRequire", "podsource/union.go",
