@@ -245,26 +245,19 @@ func TestDirectoryIsHeldOpen(t *testing.T) {
 	}
 }
 
-// TestHazard17LinkAsNetwork: a link to a directory is not followed. It is an error that says
-// what to do, because siblings in it would not be read (R3, R7). Any other link, and a pipe,
-// is ignored. Only a link with the name of a network is followed: others may lead to a mount that
-// hangs.
+// TestHazard17LinkAsNetwork: a link with the name of a network is not followed, also not to see what
+// it leads to, which may be a mount that hangs. It is an error that says what to do, because siblings
+// may be behind it (R3, R7). Any other link, and a pipe, is ignored.
 func TestHazard17LinkAsNetwork(t *testing.T) {
-	long := strings.Repeat("x", 300) // following it is an error
 	for _, row := range []struct{ reason, name, target, err string }{
-		{"a link to a directory", "linked", ".outside", "linked is a link to a directory, and"},
-		{"a link to a link to a directory", "linked", ".link", "put the directory itself in its place"},
-		{"a link to a file", "linked", ".outside/10.0.0.9", ""},
-		{"a link to nothing", "linked", "missing", ""},
-		{"a link below a file", "linked", ".outside/10.0.0.9/x", ""},
-		{"a link to itself", "linked", "linked", ""},
-		{"a link that can't be followed", "linked", long, syscall.ENAMETOOLONG.Error()},
-		{"... without the name of a network", ".linked", long, ""},
+		{"a link to a directory", "linked", ".outside", "linked is a link, and"},
+		{"a link to nothing: the directory may be mounted later", "linked", "missing", "put the directory itself in its place"},
+		{"without the name of a network", ".linked", ".outside", ""},
 	} {
 		s := newStore(t, "10.0.0.1")
 		mkdir(t, filepath.Join(s.DataDir(), ".outside"))
 		node(t, filepath.Join(s.DataDir(), "piped"), syscall.S_IFIFO)
-		must(t, os.Symlink(".outside", filepath.Join(s.DataDir(), ".link")), os.Symlink(row.target, filepath.Join(s.DataDir(), row.name)))
+		must(t, os.Symlink(row.target, filepath.Join(s.DataDir(), row.name)))
 		l, err := s.List(t.Context())
 		names, namesErr := s.Networks()
 		diff(t, row.reason, l.Networks, names)
@@ -294,7 +287,7 @@ func TestHazard17LinkInPlaceOfNetwork(t *testing.T) {
 	wantError(t, "List", err, nil, dirOf(s)+" is a link")
 	before := tree(t, dirOf(s)+"/.")
 	err = release(t.Context(), t, "Release", s, l.Reservations, NotTried)
-	wantError(t, "Release", err, nil, dirOf(s)+" is a link")
+	wantError(t, "Release", err, syscall.ENOTDIR, dirOf(s))
 	diff(t, "the link's target", before, tree(t, dirOf(s)+"/."))
 }
 

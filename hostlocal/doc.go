@@ -19,9 +19,9 @@
 //	lock                  the file on which the plugin takes its flock(2)
 //
 // Only regular files whose name is a canonical IP address are reservations (R7).
-// No other file is opened, followed or removed. A network directory that is a symbolic link
-// is an error, since it is not followed and its reservations would be missing. The data
-// directory itself may be a link.
+// No other file is opened, followed or removed. A symbolic link with the name of a network is an
+// error, since it is not followed: reservations might be missing. The data directory itself may
+// be a link.
 //
 // # Reading
 //

@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 	"unique"
 )
@@ -40,8 +39,8 @@ type Listing struct {
 // regular file, while List runs. A network whose directory is removed meanwhile has no
 // reservations. An error about one file does not hide the others: that reservation is
 // [Unreadable] and its Err says why. After any other error the Listing is empty,
-// because a container may have reservations in several networks (R3). One such error is a symbolic link to a
-// directory in the place of a network's directory, since it is not followed (R7).
+// because a container may have reservations in several networks (R3). One such error is a symbolic link with
+// the name of a network, whatever it leads to, since it is not followed (R7).
 func (s *Store) List(ctx context.Context) (Listing, error) {
 	m := s.remembered()
 	l, err := s.readDataDir()
@@ -136,8 +135,8 @@ func (s *Store) Networks() ([]string, error) {
 }
 
 // readDataDir returns a Listing without reservations. It ignores names that the CNI
-// specification does not allow, and all that is neither a directory, nor a link to one, nor
-// a regular file.
+// specification does not allow, and all that is neither a directory, nor a link, nor a
+// regular file.
 func (s *Store) readDataDir() (Listing, error) {
 	// The separator at the end keeps ReadDir from opening a pipe, which would block.
 	entries, err := os.ReadDir(s.dataDir + string(filepath.Separator))
@@ -155,15 +154,9 @@ func (s *Store) readDataDir() (Listing, error) {
 			l.Networks = append(l.Networks, e.Name())
 		case e.Type().IsRegular():
 			l.NotDirs = append(l.NotDirs, e.Name())
-		default:
-			path := filepath.Join(s.dataDir, e.Name())
-			info, err := os.Stat(path)
-			if err == nil && info.IsDir() {
-				return Listing{}, linkError(path)
-			}
-			if err != nil && !isMissing(err) && !errors.Is(err, syscall.ELOOP) { // ELOOP: links in a circle
-				return Listing{}, fmt.Errorf("listing networks: %w", err)
-			}
+		case e.Type()&(fs.ModeSymlink|fs.ModeIrregular) != 0: // irregular: a junction of Windows
+			return Listing{}, fmt.Errorf("%s is a link, and links are not followed, so reservations may be missing: "+
+				"put the directory itself in its place (a bind mount will do), or remove the link", filepath.Join(s.dataDir, e.Name()))
 		}
 	}
 	return l, nil
@@ -187,7 +180,7 @@ func (a *addresses) add(ip netip.Addr) {
 // opened, even if another one gets the name.
 func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservation, m *memory) ([]Reservation, error) {
 	d, err := s.open(network)
-	if isMissing(err) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return rs, nil
 	}
 	if err != nil {
@@ -200,7 +193,7 @@ func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservatio
 	default:
 	}
 	ips, err := d.list()
-	if err != nil && !isMissing(err) { // missing: the directory was removed
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the directory was removed
 		return nil, fmt.Errorf("network %s: %w", network, err)
 	}
 	slices.SortFunc(ips.v4, func(a, b [4]byte) int { return bytes.Compare(a[:], b[:]) })

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -54,7 +55,7 @@ func (l *fileLock) try() error {
 func (l *fileLock) check() error {
 	var st unix.Stat_t
 	err := l.dir.statusOf("lock", &st)
-	if isMissing(err) || err == nil && (st.Ino != l.st.Ino || st.Dev != l.st.Dev) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (st.Ino != l.st.Ino || st.Dev != l.st.Dev) {
 		return errLockReplaced
 	}
 	return err

@@ -3,13 +3,8 @@
 package hostlocal
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -49,26 +44,7 @@ func New(dataDir string) *Store {
 func (s *Store) DataDir() string { return s.dataDir }
 
 // open opens a network's directory. It follows no link in its place (R7).
-func (s *Store) open(network string) (dir, error) {
-	path := filepath.Join(s.dataDir, network)
-	d, err := openDir(path)
-	if err != nil {
-		if info, e := os.Lstat(path); e == nil && info.Mode()&fs.ModeSymlink != 0 {
-			return dir{}, linkError(path)
-		}
-	}
-	return d, err
-}
-
-func linkError(path string) error {
-	return fmt.Errorf("%s is a link to a directory, and links are not followed, so its reservations can't be read: "+
-		"put the directory itself in its place (a bind mount will do), or remove the link", path)
-}
-
-// isMissing reports whether an error means that there is no such directory.
-func isMissing(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
-}
+func (s *Store) open(network string) (dir, error) { return openDir(filepath.Join(s.dataDir, network)) }
 
 // filePath returns the path of a reservation's file, for errors.
 func (s *Store) filePath(r *Reservation) string {
