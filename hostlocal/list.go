@@ -6,9 +6,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -61,7 +61,7 @@ func (s *Store) remembered() memory {
 	wall, lead := s.now()
 	m := *s.last.Load()
 	if (lead - m.lead).Abs() > 100*time.Millisecond {
-		none := memory{lead: lead, steps: m.steps + 1}
+		none := memory{lead: lead, seed: maphash.MakeSeed()}
 		s.last.Store(&none)
 		return none
 	}
@@ -78,23 +78,14 @@ const margin = 3 * time.Second
 type memory struct {
 	files         []Reservation // without those before the next file
 	lead          time.Duration // of the wall clock: no step was seen since it had this
-	steps         uint64        // that were seen
+	seed          maphash.Seed  // of proofs, which no other store has, and none after a step
 	settledBefore time.Duration // since 1970: when settled files were changed last
 }
 
-// proof returns what Reservation.settled is in a settled reservation with the owner that r now has: a
-// hash of it and of what is another one before a step, or in another store.
+// proof returns what Reservation.settled is in a settled reservation with the owner that r now has.
+// It is another one before a step, or in another store.
 func (m *memory) proof(r *Reservation) uint64 {
-	const odd = 0x9e3779b97f4a7c15 // so that a change of one word is never lost
-	hash := (uint64(m.lead)*odd ^ m.steps) * odd
-	for _, text := range [...]string{r.ContainerID, "/", r.IfName} {
-		for ; len(text) > 0; text = text[min(8, len(text)):] {
-			var word [8]byte
-			copy(word[:], text)
-			hash = (hash ^ binary.NativeEndian.Uint64(word[:])) * odd
-		}
-	}
-	return hash | 1 // not that of a reservation that is not settled
+	return maphash.Comparable(m.seed, [...]string{r.ContainerID, r.IfName}) | 1 // not that of a reservation that is not settled
 }
 
 // recall sets the owner of r, and its identity and time, to what was read before, if the status of

@@ -4,6 +4,7 @@ package hostlocal
 
 import (
 	"errors"
+	"hash/maphash"
 	"os"
 	"syscall"
 	"testing"
@@ -46,7 +47,7 @@ func TestSettled(t *testing.T) {
 		write(t, at(s, "10.0.0.1"), row.content)
 		changed := time.Duration(list(t, s)[0].changed)
 		s.now = func() (wall, lead time.Duration) { return changed, changed }
-		s.last.Store(&memory{lead: changed})
+		s.last.Store(&memory{lead: changed, seed: maphash.MakeSeed()})
 		later(s, row.age+row.before, row.age)
 		rs := list(t, s)
 		later(s, time.Hour+row.after, time.Hour)
@@ -63,7 +64,7 @@ func TestSettled(t *testing.T) {
 	for reason, r := range map[string]Reservation{
 		"": {ino: 1, changed: 1e9 + 1}, "no inode": {changed: 1e9 + 1}, "a change time without nanoseconds": {ino: 1, changed: 1e9},
 	} {
-		if r.setOwner("abc", &memory{settledBefore: 5e9}); (r.settled == 0) != (reason != "") {
+		if r.setOwner("abc", &memory{settledBefore: 5e9, seed: maphash.MakeSeed()}); (r.settled == 0) != (reason != "") {
 			t.Errorf("%s: %+v", reason, r)
 		}
 	}

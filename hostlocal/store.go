@@ -3,6 +3,7 @@
 package hostlocal
 
 import (
+	"hash/maphash"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -36,7 +37,7 @@ func New(dataDir string) *Store {
 		wall = time.Duration(now.UnixNano())
 		return wall, wall - now.Sub(made)
 	}}
-	s.last.Store(&memory{lead: time.Duration(made.UnixNano())})
+	s.last.Store(&memory{lead: time.Duration(made.UnixNano()), seed: maphash.MakeSeed()})
 	return s
 }
 

@@ -53,7 +53,7 @@ var diskGuards = []guard{
 	{"R6", "", "... of which a small one is none", "TestSettled", "hostlocal/list.go",
 		".Abs() > 100*time.Millisecond", ".Abs() > time.Second"},
 	{"R6", "", "... and not if a caller has changed the owner, as to shorten it for people", "TestSettledIsNotRead", "hostlocal/list.go",
-		"[...]string{r.ContainerID, \"/\", r.IfName}", "[]string{}"},
+		"[...]string{r.ContainerID, r.IfName}", "[...]string{}"},
 	{"R6", "09", "a later pass reads a file that was written in place or replaced", "TestHazard09ReplacedBetweenJudgingAndDeleting",
 		"hostlocal/list.go", " || !r.isFile(was) {", " {"},
 	{"R6", "", "... or is of another file system", "TestSettled", "hostlocal/dir_linux.go", ", uint32(st.Dev)", ", 0"},
