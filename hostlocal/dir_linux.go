@@ -57,47 +57,45 @@ func (d dir) addRegular(ips *addresses, entries []byte) {
 // read sets the identity and time of r, and returns the content of its file, cut to the
 // length of buf, which holds it: it is valid until buf is used again.
 func (d dir) read(r *Reservation, buf []byte) (string, error) {
-	var st unix.Stat_t
 	var name [64]byte // on the stack
-	fd, err := d.openFile(append(r.IP.AppendTo(name[:0]), 0), syscall.O_RDONLY, &st)
+	fd, err := d.openFile(append(r.IP.AppendTo(name[:0]), 0), syscall.O_RDONLY, r)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = syscall.Close(fd) }() // only read from
-	r.setStatus(&st)
 	n, err := retry(func() (int, error) { return syscall.Read(fd, buf) })
 	return unsafe.String(unsafe.SliceData(buf), max(0, n)), os.NewSyscallError("read", err)
 }
 
-// status sets the identity and time of r if its name is that of a regular file, which it does
-// not open.
+// status sets the identity and time of r, whose file it does not open.
 func (d dir) status(r *Reservation) error {
-	var st unix.Stat_t
 	var name [64]byte // on the stack
-	err := d.statusOf(string(r.IP.AppendTo(name[:0])), &st)
-	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		err = errNotRegular
-	}
-	if err == nil {
-		r.setStatus(&st)
-	}
-	return err
+	return d.statusOf(string(r.IP.AppendTo(name[:0])), r)
 }
 
-// statusOf reads the status of a file of the directory. It follows no link.
-func (d dir) statusOf(name string, st *unix.Stat_t) error {
-	_, err := retry(func() (int, error) { return 0, unix.Fstatat(int(d.Fd()), name, st, unix.AT_SYMLINK_NOFOLLOW) })
-	return os.NewSyscallError("fstatat", err)
+// statusOf sets the identity and time of r to those of a regular file of the directory. It follows no link.
+func (d dir) statusOf(name string, r *Reservation) error {
+	var st unix.Stat_t
+	_, err := retry(func() (int, error) { return 0, unix.Fstatat(int(d.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	return r.setStatus(&st, os.NewSyscallError("fstatat", err))
 }
 
-func (r *Reservation) setStatus(st *unix.Stat_t) {
+// setStatus sets the identity and time of r to those of a regular file, whose status was read with this error.
+func (r *Reservation) setStatus(st *unix.Stat_t, err error) error {
+	if err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return errNotRegular
+	}
 	r.ino, r.changed, r.size, r.dev = st.Ino, st.Ctim.Nano(), uint16(min(st.Size, math.MaxUint16)), uint32(st.Dev)
 	r.ReservedAt = time.Unix(st.Mtim.Unix())
+	return nil
 }
 
-// openFile opens a regular file of the directory and reads its status. It follows no
-// link, and a pipe does not block it. The name must end with a zero byte.
-func (d dir) openFile(name []byte, flags int, st *unix.Stat_t) (int, error) {
+// openFile opens a regular file of the directory, and sets the identity and time of r to its own. It follows
+// no link, and a pipe does not block it. The name must end with a zero byte.
+func (d dir) openFile(name []byte, flags int, r *Reservation) (int, error) {
 	flags |= syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC | syscall.O_LARGEFILE
 	fd, err := d.at(syscall.SYS_OPENAT, name, flags, 0o750)
 	if errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENXIO) { // a link; a socket
@@ -106,11 +104,8 @@ func (d dir) openFile(name []byte, flags int, st *unix.Stat_t) (int, error) {
 	if err != nil {
 		return -1, os.NewSyscallError("openat", err)
 	}
-	err = os.NewSyscallError("fstat", unix.Fstat(fd, st))
-	if err == nil && st.Mode&syscall.S_IFMT != syscall.S_IFREG {
-		err = errNotRegular
-	}
-	if err != nil {
+	var st unix.Stat_t
+	if err = r.setStatus(&st, os.NewSyscallError("fstat", unix.Fstat(fd, &st))); err != nil {
 		_ = syscall.Close(fd) // nothing was written through it
 	}
 	return fd, err

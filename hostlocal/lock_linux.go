@@ -10,16 +10,14 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // fileLock is the plugin's lock on a network's directory: flock(2) of the file named
 // lock in it (plugins, backend/disk NewFileLock, and alexflint/go-filemutex).
 type fileLock struct {
-	dir dir
-	fd  int
-	st  unix.Stat_t // of fd
+	dir  dir
+	fd   int
+	file Reservation // the identity of its file, and nothing else
 }
 
 // lock takes the plugin's lock. Like the plugin, it creates the file if there is none. The
@@ -31,7 +29,7 @@ type fileLock struct {
 func (d dir) lock() (*fileLock, error) {
 	l := &fileLock{dir: d}
 	var err error
-	if l.fd, err = d.openFile([]byte("lock\x00"), syscall.O_RDWR|syscall.O_CREAT, &l.st); err != nil {
+	if l.fd, err = d.openFile([]byte("lock\x00"), syscall.O_RDWR|syscall.O_CREAT, &l.file); err != nil {
 		return nil, fmt.Errorf("%w: opening %s: %w", ErrLocked, filepath.Join(d.Name(), "lock"), err)
 	}
 	if err = l.try(); err != nil {
@@ -50,12 +48,12 @@ func (l *fileLock) try() error {
 	return cmp.Or(os.NewSyscallError("flock", err), l.check())
 }
 
-// check returns errLockReplaced if the locked file is no longer the directory's, which the
-// plugin would lock.
+// check returns errLockReplaced if the directory's lock, which the plugin would take, is not the
+// locked file, or that was changed since it was opened.
 func (l *fileLock) check() error {
-	var st unix.Stat_t
-	err := l.dir.statusOf("lock", &st)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && (st.Ino != l.st.Ino || st.Dev != l.st.Dev) {
+	var now Reservation
+	err := l.dir.statusOf("lock", &now)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotRegular) || err == nil && !now.isFile(&l.file) {
 		return errLockReplaced
 	}
 	return err

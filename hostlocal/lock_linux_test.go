@@ -230,7 +230,7 @@ func TestHazard47LockReplacedBeforeLocking(t *testing.T) {
 		{"a link to the same file", func(*fileLock) {
 			must(t, os.Rename(lockOf(s), filepath.Join(s.DataDir(), "old")), os.Symlink("../old", lockOf(s)))
 		}, errLockReplaced},
-		{"the same inode number on another file system", func(l *fileLock) { l.st.Dev++ }, errLockReplaced},
+		{"the same inode number on another file system", func(l *fileLock) { l.file.dev++ }, errLockReplaced},
 		{"the directory is not open", func(l *fileLock) { l.dir = dir{} }, syscall.EBADF},
 	} {
 		for _, locked := range []bool{false, true} {

@@ -69,7 +69,7 @@ func TestSettled(t *testing.T) {
 		}
 	}
 	var a, b Reservation
-	if a.setStatus(&unix.Stat_t{Dev: 1}); a.isFile(&b) {
+	if err := a.setStatus(&unix.Stat_t{Dev: 1, Mode: unix.S_IFREG}, nil); err != nil || a.isFile(&b) {
 		t.Error("a file of another file system is the same")
 	}
 	s := newStore(t, "10.0.0.1")
