@@ -112,16 +112,13 @@ func isBlank(r rune) bool { return r != '\n' && unicode.IsSpace(r) }
 // valid as that of a directory, or as a container ID: a letter or digit, then letters, digits, '_',
 // '.' and '-'.
 func ValidName(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case i > 0 && (c == '_' || c == '.' || c == '-'):
-		default:
+	for i, c := range []byte(s) {
+		alphanumeric := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+		if !alphanumeric && (i == 0 || c != '_' && c != '.' && c != '-') {
 			return false
 		}
 	}
-	return len(s) > 0
+	return s != ""
 }
 
 // validIfName reports whether CNI allows s as the name of an interface (cni, pkg/utils
