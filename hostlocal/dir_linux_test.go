@@ -278,7 +278,7 @@ func TestHazard17LinkAsNetwork(t *testing.T) {
 // directory that it opened. A later List and a Release return an error about the link.
 func TestHazard17LinkInPlaceOfNetwork(t *testing.T) {
 	s := newStore(t, "10.0.0.1")
-	l, err := s.List(atCall(t, 1, func() {
+	l, err := s.List(atCall(t, 2, func() {
 		outside := filepath.Join(t.TempDir(), "outside")
 		must(t, os.Rename(dirOf(s), outside), os.Symlink(outside, dirOf(s)))
 	}))

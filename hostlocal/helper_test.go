@@ -153,8 +153,8 @@ func tree(t *testing.T, root string) map[string]string {
 	return all
 }
 
-// hookContext calls the test when its methods are called. List calls Err before it reads each
-// owner. Release calls it, with the lock held, before it reads each file, and again directly
+// hookContext calls the test when its methods are called. List calls Err before it opens each
+// network and before it reads each owner. Release calls it, with the lock held, before it reads each file, and again directly
 // before it removes it. Done is called before every wait.
 type hookContext struct {
 	context.Context

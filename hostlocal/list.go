@@ -44,8 +44,10 @@ type Listing struct {
 func (s *Store) List(ctx context.Context) (Listing, error) {
 	m := s.remembered()
 	l, err := s.readDataDir()
-	for i := 0; err == nil && i < len(l.Networks); i++ {
-		l.Reservations, err = s.listNetwork(ctx, l.Networks[i], l.Reservations, &m)
+	for _, network := range l.Networks {
+		if err = cmp.Or(err, ctx.Err()); err == nil {
+			l.Reservations, err = s.listNetwork(ctx, network, l.Reservations, &m)
+		}
 	}
 	if err != nil {
 		return Listing{}, fmt.Errorf("listing reservations in %s: %w", s.dataDir, err)
@@ -170,20 +172,12 @@ func (a *addresses) add(ip netip.Addr) {
 // listNetwork appends a network's reservations to rs. It reads the directory that it
 // opened, even if another one gets the name.
 func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservation, m *memory) ([]Reservation, error) {
+	var ips addresses
 	d, err := s.open(network)
-	if errors.Is(err, fs.ErrNotExist) {
-		return rs, nil
+	if err == nil {
+		defer func() { _ = d.Close() }() // only read from
+		ips, err = d.list()
 	}
-	if err != nil {
-		return nil, fmt.Errorf("network %s: %w", network, err)
-	}
-	defer func() { _ = d.Close() }() // only read from
-	select {
-	case <-ctx.Done():
-		return nil, cmp.Or(ctx.Err(), context.Canceled)
-	default:
-	}
-	ips, err := d.list()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the directory was removed
 		return nil, fmt.Errorf("network %s: %w", network, err)
 	}
@@ -193,7 +187,7 @@ func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservatio
 	buf := make([]byte, maxOwner+1) // on the stack
 	for i := range len(ips.v4) + len(ips.v6) {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("reading owners: %w", err)
+			return nil, err
 		}
 		r := Reservation{Network: network}
 		if i < len(ips.v4) {
@@ -203,12 +197,12 @@ func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservatio
 		}
 		if !m.recall(d, &r) {
 			content, err := d.read(&r, buf)
-			if isGone(err) {
-				continue
-			}
-			if err == nil {
+			switch {
+			case err == nil:
 				r.setOwner(content, m)
-			} else {
+			case errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotRegular): // it was removed or replaced
+				continue
+			default:
 				_ = d.status(&r) // also Unreadable if it finds nothing
 				r.Owner, r.Err = Unreadable, fmt.Errorf("reading the owner of %s: %w", s.filePath(&r), err)
 			}
@@ -220,8 +214,3 @@ func (s *Store) listNetwork(ctx context.Context, network string, rs []Reservatio
 
 // errNotRegular is returned for a name that exists and is not that of a regular file.
 var errNotRegular = errors.New("not a regular file")
-
-// isGone reports whether an error means that a reservation no longer exists.
-func isGone(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNotRegular)
-}

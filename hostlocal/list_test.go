@@ -110,21 +110,16 @@ func TestList(t *testing.T) {
 // those of the others are listed.
 func TestListNetworkVanishes(t *testing.T) {
 	for _, row := range []struct {
-		reason    string
-		done, err int // the directory is removed at this call of Done, or of Err
+		reason string
+		call   int // of the context's Err, at which the directory is removed
 	}{
-		{"before it is opened", 1, 0},
-		{"before its addresses are read", 2, 0},
-		{"before its owners are read", 0, 2},
+		{"before it is opened", 3},
+		{"before its owners are read", 4},
 	} {
 		s := newStore(t, "10.0.0.1")
 		addNetwork(t, s, "a", "10.0.0.1")
 		addNetwork(t, s, "z", "10.0.0.1")
-		remove := func() { must(t, os.RemoveAll(dirOf(s))) }
-		ctx := atCall(t, row.err, remove)
-		done := atCall(t, row.done, remove)
-		ctx.done = func() { _ = done.Err() }
-		l, err := s.List(ctx)
+		l, err := s.List(atCall(t, row.call, func() { must(t, os.RemoveAll(dirOf(s))) }))
 		must(t, err)
 		diff(t, row.reason, []string{"a 10.0.0.1", "z 10.0.0.1"}, files(l.Reservations))
 		diff(t, row.reason, []string{"a", network, "z"}, l.Networks)
@@ -137,8 +132,6 @@ func TestListEndsWithItsContext(t *testing.T) {
 	addNetwork(t, s, "a", "10.0.0.1")
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	silent := hook(t, func(int) error { return nil })
-	silent.Context = ended
 	endsAt := func(n int) context.Context {
 		return hook(t, func(call int) error { return map[bool]error{true: context.Canceled}[call == n] })
 	}
@@ -147,9 +140,9 @@ func TestListEndsWithItsContext(t *testing.T) {
 		ctx    context.Context
 	}{
 		{"ended", ended},
-		{"ended without an error", silent},
-		{"in the first network", endsAt(1)},
-		{"before the last owner", endsAt(4)},
+		{"in the first network", endsAt(2)},
+		{"before the last network", endsAt(3)},
+		{"before the last owner", endsAt(6)},
 	} {
 		l, err := s.List(row.ctx)
 		wantError(t, row.reason, err, context.Canceled, s.DataDir())
@@ -159,8 +152,8 @@ func TestListEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	_, err := newStore(t).List(late)
 	wantError(t, "late, without reservations", err, context.DeadlineExceeded)
-	if _, err := s.List(endsAt(5)); err != nil {
-		t.Errorf("List: %v, want one call of Err before each owner", err)
+	if _, err := s.List(endsAt(7)); err != nil {
+		t.Errorf("List: %v, want one call of Err before each network and owner", err)
 	}
 }
 
