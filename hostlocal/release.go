@@ -87,8 +87,8 @@ const (
 //
 // After a failure Release goes on, also with other networks if one can't be locked. It
 // gives up when no network has made progress for ten seconds. When ctx ends, the rest is
-// NotTried. The error joins at most eight errors, those about networks first, and says how
-// many more there are. The result beside it is complete (R11).
+// NotTried. The error joins at most eight errors, that of ctx and those about networks first, and
+// says how many more there are. The result beside it is complete (R11).
 //
 // A reservation that was not read by List, or is Unreadable, is Failed and never removed.
 func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult, error) {
@@ -96,20 +96,16 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 	w.Outcomes, w.Errs = slices.Repeat([]Outcome{NotTried}, len(rs)), make([]error, len(rs))
 	var all []*queue
 	for i, r := range rs {
-		switch {
-		case r == nil:
-			w.fail(i, errors.New("releasing a reservation that is nil"))
-		case !ValidName(r.Network):
-			w.fail(i, fmt.Errorf("releasing %v: invalid network name %q", r.IP, r.Network))
-		case r.IP.Zone() != "" || r.Owner != Owned && r.Owner != Empty && r.Owner != Malformed:
+		r = cmp.Or(r, &Reservation{})
+		if !ValidName(r.Network) || r.IP.Zone() != "" || r.Owner != Owned && r.Owner != Empty && r.Owner != Malformed {
 			w.fail(i, fmt.Errorf("releasing %s: %w", s.filePath(r), errNotListed))
-		default:
-			q := slices.IndexFunc(all, func(q *queue) bool { return q.network == r.Network })
-			if q < 0 {
-				q, all = len(all), append(all, &queue{network: r.Network})
-			}
-			all[q].left = append(all[q].left, i)
+			continue
 		}
+		q := slices.IndexFunc(all, func(q *queue) bool { return q.network == r.Network })
+		if q < 0 {
+			q, all = len(all), append(all, &queue{network: r.Network})
+		}
+		all[q].left = append(all[q].left, i)
 	}
 	waiting := slices.Clone(all)
 	for idle := 0; ; idle++ { // rounds without progress
@@ -127,10 +123,7 @@ func (s *Store) Release(ctx context.Context, rs ...*Reservation) (ReleaseResult,
 		}
 		select {
 		case <-ctx.Done():
-			for _, q := range waiting {
-				q.err = fmt.Errorf("%w: %w", q.err, cmp.Or(ctx.Err(), context.Canceled))
-			}
-			return w.ReleaseResult, w.join(all)
+			return w.ReleaseResult, w.join(all, ctx.Err())
 		case <-time.After(min(minPause<<min(idle, 10), maxPause)):
 		}
 	}
@@ -152,9 +145,8 @@ type releaser struct {
 
 func (w *releaser) fail(i int, err error) { w.Outcomes[i], w.Errs[i] = Failed, err }
 
-// join joins the errors about networks, and then those about files.
-func (w *releaser) join(all []*queue) error {
-	var errs []error
+// join joins errors, those about networks, and then those about files.
+func (w *releaser) join(all []*queue, errs ...error) error {
 	for _, q := range all {
 		if q.err != nil {
 			path := filepath.Join(w.store.dataDir, q.network)

@@ -30,7 +30,7 @@ var diskGuards = []guard{
 	{"R7", "17", "a link without the name of a network is not followed", "TestHazard17LinkAsNetwork", "hostlocal/list.go",
 		"		case !ValidName(e.Name()):\n", ""},
 	{"R7", "17", "a zone does not lead out of the directory", "TestReleaseCompares", "hostlocal/release.go",
-		"case r.IP.Zone() != \"\" || ", "case "},
+		"r.IP.Zone() != \"\" || ", ""},
 	{"R11", "30", "a context's error is not taken for that of a missing file", "TestHazard118ReleaseAfterItsContext", "hostlocal/release.go",
 		"if err := ctx.Err(); err != nil {\n				return err\n			}\n			err = d.remove(w.rs[i])\n",
 		"if err = ctx.Err(); err == nil {\n				err = d.remove(w.rs[i])\n			}\n"},
