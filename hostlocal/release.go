@@ -221,21 +221,17 @@ func (w *releaser) hold(ctx context.Context, q *queue) (err error) {
 // compare returns errChanged if r's file is not the file that was read, with the same owner
 // (R6). It reads the owner, unless the identity proves that: a file that changes twice within a
 // tick of the kernel's clock keeps its change time.
-func (d dir) compare(r *Reservation, m *memory) error {
-	now := Reservation{IP: r.IP}
+func (d dir) compare(r *Reservation, m *memory) (err error) {
+	now := Reservation{IP: r.IP, Owner: r.Owner, ContainerID: r.ContainerID, IfName: r.IfName}
 	if r.settled == m.proof(r) {
-		if err := d.status(&now); err != nil || now.isFile(r) {
-			return err
-		}
+		err = d.status(&now)
+	} else {
+		var content string
+		content, err = d.read(&now, make([]byte, maxOwner+1))
+		now.ContainerID, now.IfName, now.Owner = parseOwner(content)
+	}
+	if err == nil && (!now.isFile(r) || now.Owner != r.Owner || now.ContainerID != r.ContainerID || now.IfName != r.IfName) {
 		return errChanged
 	}
-	content, err := d.read(&now, make([]byte, maxOwner+1))
-	if err != nil {
-		return err
-	}
-	id, ifName, owner := parseOwner(content)
-	if !now.isFile(r) || owner != r.Owner || id != r.ContainerID || ifName != r.IfName {
-		return errChanged
-	}
-	return nil
+	return err
 }
