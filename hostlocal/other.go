@@ -6,25 +6,25 @@ package hostlocal
 
 import (
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 )
 
 // dir is a network directory. On these platforms, where no node runs, a file's identity is its size,
 // modification time and owner, because the standard library has no portable inode.
-type dir struct{ *os.File }
+type dir struct{ *os.Root }
 
 func openDir(path string) (dir, error) {
-	f, err := os.Open(path)
-	return dir{f}, err
+	root, err := os.OpenRoot(path)
+	return dir{root}, err
 }
 
 // list returns the addresses of the regular files in the directory.
 func (d dir) list() (ips addresses, err error) {
-	entries, err := d.ReadDir(-1)
+	entries, err := fs.ReadDir(d.FS(), ".")
 	for _, e := range entries {
 		if ip, ok := parseName(e.Name()); ok && e.Type().IsRegular() {
 			ips.add(ip)
@@ -33,20 +33,18 @@ func (d dir) list() (ips addresses, err error) {
 	return ips, err
 }
 
-func (d dir) file(r *Reservation) string { return filepath.Join(d.Name(), r.IP.String()) }
-
 // read sets the identity and time of r, and returns the content of its file.
 func (d dir) read(r *Reservation, _ []byte) (string, error) {
 	if err := d.status(r); err != nil {
 		return "", err
 	}
-	content, err := os.ReadFile(d.file(r))
+	content, err := fs.ReadFile(d.FS(), r.IP.String())
 	return string(content), err
 }
 
 // status sets the identity and time of r, as far as possible.
 func (d dir) status(r *Reservation) error {
-	info, err := os.Lstat(d.file(r))
+	info, err := d.Lstat(r.IP.String())
 	if err != nil {
 		return err
 	}
@@ -58,7 +56,7 @@ func (d dir) status(r *Reservation) error {
 }
 
 // remove removes the file of a reservation.
-func (d dir) remove(r *Reservation) error { return os.Remove(d.file(r)) }
+func (d dir) remove(r *Reservation) error { return d.Remove(r.IP.String()) }
 
 // fileLock is the plugin's lock on a network's directory, taken by its own code.
 type fileLock struct{ *disk.FileLock }
