@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 )
 
@@ -30,7 +29,7 @@ func (d dir) lock() (*fileLock, error) {
 	l := &fileLock{dir: d}
 	var err error
 	if l.fd, err = d.openFile([]byte("lock\x00"), syscall.O_RDWR|syscall.O_CREAT, &l.file); err != nil {
-		return nil, fmt.Errorf("%w: opening %s: %w", ErrLocked, filepath.Join(d.Name(), "lock"), err)
+		return nil, fmt.Errorf("%w: opening the file lock: %w", ErrLocked, err)
 	}
 	if err = l.try(); err != nil {
 		_ = syscall.Close(l.fd) // unlocks, too
