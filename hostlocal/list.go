@@ -91,19 +91,15 @@ func (m *memory) proof(r *Reservation) uint64 {
 }
 
 // recall sets the owner of r, and its identity and time, to what was read before, if the status of
-// its file shows that this is still true.
+// its file shows that this is still true: if it is the next of those files, by whatever name.
 func (m *memory) recall(d dir, r *Reservation) bool {
-	order := func(f *Reservation) int { return cmp.Or(strings.Compare(f.Network, r.Network), f.IP.Compare(r.IP)) }
-	for len(m.files) > 0 && order(&m.files[0]) < 0 {
+	for len(m.files) > 0 && cmp.Or(strings.Compare(m.files[0].Network, r.Network), m.files[0].IP.Compare(r.IP)) < 0 {
 		m.files = m.files[1:]
 	}
-	if len(m.files) == 0 || order(&m.files[0]) != 0 {
+	if len(m.files) == 0 || m.files[0].settled != m.proof(&m.files[0]) || d.status(r) != nil || !r.isFile(&m.files[0]) {
 		return false
 	}
 	was := &m.files[0]
-	if was.settled != m.proof(was) || d.status(r) != nil || !r.isFile(was) {
-		return false
-	}
 	r.ContainerID, r.IfName, r.Owner, r.settled = was.ContainerID, was.IfName, Owned, was.settled
 	return true
 }
