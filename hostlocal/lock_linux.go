@@ -5,7 +5,6 @@ package hostlocal
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"syscall"
@@ -28,14 +27,12 @@ type fileLock struct {
 func (d dir) lock() (*fileLock, error) {
 	l := &fileLock{dir: d}
 	var err error
-	if l.fd, err = d.openFile([]byte("lock\x00"), syscall.O_RDWR|syscall.O_CREAT, &l.file); err != nil {
-		return nil, fmt.Errorf("%w: opening the file lock: %w", ErrLocked, err)
+	if l.fd, err = d.openFile([]byte("lock\x00"), syscall.O_RDWR|syscall.O_CREAT, &l.file); err == nil {
+		if err = l.try(); err != nil {
+			_ = syscall.Close(l.fd) // unlocks, too
+		}
 	}
-	if err = l.try(); err != nil {
-		_ = syscall.Close(l.fd) // unlocks, too
-		return nil, fmt.Errorf("%w: %w", ErrLocked, err)
-	}
-	return l, nil
+	return l, err
 }
 
 // try locks the open file.

@@ -5,7 +5,6 @@
 package hostlocal
 
 import (
-	"fmt"
 	"io/fs"
 	"math"
 	"os"
@@ -68,10 +67,7 @@ func (d dir) lock() (*fileLock, error) {
 	if err == nil {
 		err = l.Lock()
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrLocked, err)
-	}
-	return &fileLock{l}, nil
+	return &fileLock{l}, err
 }
 
 // check does nothing: the plugin's lock does not show its file (hazard 47).

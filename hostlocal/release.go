@@ -15,9 +15,9 @@ import (
 
 // ErrLocked is returned, wrapped, by Release if the plugin's lock on a network's
 // directory could not be taken: another process held it until ctx ended or for
-// ten seconds, it was removed or replaced again and again for as long, or the file is not
-// usable as a lock (a link, a pipe, a directory). On systems other than Linux, where no node
-// runs, Release waits for the other process without a limit.
+// ten seconds, it was removed or replaced again and again for as long, the file is not
+// usable as a lock (a link, a pipe, a directory), or the directory can't be opened. On
+// systems other than Linux, where no node runs, Release waits for the other process without a limit.
 var ErrLocked = errors.New("host-local's lock is not available")
 
 var (
@@ -177,7 +177,7 @@ func (w *releaser) hold(ctx context.Context, q *queue) (err error) {
 		}
 		return nil
 	case err != nil:
-		return err
+		return fmt.Errorf("%w: %w", ErrLocked, err)
 	}
 	since := time.Now()
 	defer func() { // also when the context, which is the caller's code, panics
