@@ -89,19 +89,17 @@ const maxOwner = 4096
 // (v0.8.0 and later). White space around either is ignored, as in the plugin
 // (plugins, backend/disk ReleaseByID).
 func parseOwner(content string) (containerID, ifName string, state OwnerState) {
-	if len(content) > maxOwner {
-		return "", "", Malformed
-	}
-	content = strings.TrimSpace(content)
-	if content == "" {
-		return "", "", Empty
-	}
-	id, name, _ := strings.Cut(content, "\n")
+	owner := strings.TrimSpace(content)
+	id, name, _ := strings.Cut(owner, "\n")
 	id, name = strings.TrimFunc(id, isBlank), strings.TrimFunc(name, isBlank)
-	if !ValidName(id) || !validIfName(name) {
-		return "", "", Malformed
+	switch {
+	case len(content) > maxOwner: // the rest was not read
+	case owner == "":
+		return "", "", Empty
+	case ValidName(id) && validIfName(name):
+		return id, name, Owned
 	}
-	return id, name, Owned
+	return "", "", Malformed
 }
 
 // isBlank reports whether r is white space within a line. '\n' is not, because a file with

@@ -109,11 +109,11 @@ var diskGuards = []guard{
 	{"R12", "29 30", "a file that another process removed first is no error", "TestHazard29TwoCollectors", "hostlocal/release.go",
 		"case errors.Is(err, fs.ErrNotExist): // also", "case false: // also"},
 	{"R3", "15", "owner files of every version are read", "TestHazard15OwnerFilesOfEveryVersion", "hostlocal/reservation.go",
-		"strings.Cut(content, \"\\n\")", "strings.Cut(content, \"\\r\\n\")"},
+		"strings.Cut(owner, \"\\n\")", "strings.Cut(owner, \"\\r\\n\")"},
 	{"R7", "16", "a long file is not an owner", "TestHazard16Garbage", "hostlocal/reservation.go",
-		"if len(content) > maxOwner {", "if false {"},
+		"case len(content) > maxOwner:", "case false:"},
 	{"R7", "16", "an invalid container ID is not an owner", "TestHazard16Garbage", "hostlocal/reservation.go",
-		"if !ValidName(id) || ", "if "},
+		"case ValidName(id) && ", "case "},
 }
 
 var sourceGuards = []guard{
