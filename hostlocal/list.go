@@ -67,7 +67,7 @@ func (s *Store) remembered() memory {
 		s.last.Store(&none)
 		return none
 	}
-	m.settledBefore = wall - margin
+	m.settledBefore = int64(wall - margin)
 	return m
 }
 
@@ -81,7 +81,7 @@ type memory struct {
 	files         []Reservation // without those before the next file
 	lead          time.Duration // of the wall clock: no step was seen since it had this
 	seed          maphash.Seed  // of proofs, which no other store has, and none after a step
-	settledBefore time.Duration // since 1970: when settled files were changed last
+	settledBefore int64         // change time in ns, which that of a settled file is before
 }
 
 // proof returns what Reservation.settled is in a settled reservation with the owner that r now has.
@@ -109,9 +109,8 @@ func (m *memory) recall(d dir, r *Reservation) bool {
 func (r *Reservation) setOwner(content string, m *memory) {
 	id, ifName, owner := parseOwner(content)
 	r.ContainerID, r.IfName, r.Owner = strings.Clone(id), unique.Make(ifName).Value(), owner
-	changed := time.Duration(r.changed)
 	// Some file systems have only seconds.
-	if r.Owner == Owned && r.ino != 0 && changed%time.Second != 0 && changed < m.settledBefore {
+	if r.Owner == Owned && r.ino != 0 && r.changed%1e9 != 0 && r.changed < m.settledBefore {
 		r.settled = m.proof(r)
 	}
 }
