@@ -3,6 +3,7 @@
 package hostlocal
 
 import (
+	"cmp"
 	"hash/maphash"
 	"path/filepath"
 	"sync/atomic"
@@ -28,11 +29,8 @@ type Store struct {
 // New returns the store of a data directory. An empty dataDir is [DefaultDataDir]. New does
 // not access the disk; the directory need not exist yet.
 func New(dataDir string) *Store {
-	if dataDir == "" {
-		dataDir = DefaultDataDir
-	}
 	made := time.Now()
-	s := &Store{dataDir: filepath.Clean(dataDir), now: func() (wall, lead time.Duration) {
+	s := &Store{dataDir: filepath.Clean(cmp.Or(dataDir, DefaultDataDir)), now: func() (wall, lead time.Duration) {
 		now := time.Now()
 		wall = time.Duration(now.UnixNano())
 		return wall, wall - now.Sub(made)
