@@ -26,39 +26,33 @@ const returnTime = time.Second
 // after that, or after ctx has ended, it is left behind: it releases nothing when it comes back.
 // Until then onDisk does nothing but return an error: at most one thread is stuck. The time in
 // busy is since when a call is under way.
-func onDisk[T any](ctx context.Context, busy *atomic.Pointer[time.Time], opts *Options, do func(context.Context) (T, error)) (result T, err error) {
+func onDisk[T any](ctx context.Context, busy *atomic.Pointer[time.Time], opts *Options, do func(context.Context) (T, error)) (T, error) {
+	var result, none T
+	var err error
 	now := time.Now()
 	if since := busy.Load(); since != nil {
-		return result, fmt.Errorf("the file system has not answered since %s; is the disk or its mount gone?", since.Format(time.RFC3339))
+		return none, fmt.Errorf("the file system has not answered since %s; is the disk or its mount gone?", since.Format(time.RFC3339))
 	}
 	limit, cancel := context.WithTimeout(ctx, opts.SourceTimeout) // the caller's context may panic
 	defer cancel()
 	busy.Store(&now)
-	type outcome struct {
-		result T
-		err    error
-	}
-	done := make(chan outcome, 1)
+	done := make(chan struct{}) // until it is closed, result and err are the goroutine's
 	go func() {
-		o := outcome{err: errors.New("an access to the disk ended its goroutine")}
-		defer func() {
-			busy.Store(nil)
-			done <- o
-		}()
-		o.err = recoverPanic("an access to the disk", func() (err error) {
-			o.result, err = do(limit)
-			return err
-		})
+		defer close(done)
+		defer busy.Store(nil)
+		err = errors.New("an access to the disk ended its goroutine")
+		defer recoverPanic("an access to the disk", &err)
+		result, err = do(limit)
 	}()
 	select {
-	case o := <-done:
-		return o.result, o.err
+	case <-done:
+		return result, err
 	case <-limit.Done():
 	}
 	select {
-	case o := <-done:
-		return o.result, o.err
+	case <-done:
+		return result, err
 	case <-time.After(returnTime):
 	}
-	return result, fmt.Errorf("the file system did not answer within %v; is the disk or its mount gone?", time.Since(now).Round(time.Millisecond))
+	return none, fmt.Errorf("the file system did not answer within %v; is the disk or its mount gone?", time.Since(now).Round(time.Millisecond))
 }

@@ -29,10 +29,10 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		pause, floor := p.after(&report, err, r.opts.Interval)
 		if err != nil {
-			_ = recoverPanic("logger", func() error {
+			func() {
+				defer recoverPanic("logger", new(error))
 				r.opts.Logger.Error(err, "Releasing leaked addresses; trying again later", "in", pause.String())
-				return nil
-			})
+			}()
 		}
 		if !r.await(ctx, pause, floor) {
 			break

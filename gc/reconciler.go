@@ -130,26 +130,21 @@ func (r *Reconciler) reconcile(ctx context.Context, o occasion) (report Report, 
 		return Report{}, fmt.Errorf("waiting for another pass to end: %w", ctx.Err())
 	}
 	defer func() { <-r.sem }()
-	err = recoverPanic("pass", func() error { return r.pass(ctx, o, &report) })
+	err = r.pass(ctx, o, &report)
 	report.Err = err
 	if r.opts.OnReport != nil {
-		err = errors.Join(err, recoverPanic("OnReport", func() error {
-			r.opts.OnReport(report, err)
-			return nil
-		}))
+		defer recoverPanic("OnReport", &err)
+		r.opts.OnReport(report, err)
 	}
 	return report, err
 }
 
-// recoverPanic turns a panic of the caller's code into an error (R13): of its context,
+// recoverPanic, when deferred, adds a panic of the caller's code to an error (R13): of its context,
 // logger or OnReport.
-func recoverPanic(what string, do func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%s panicked: %v\n%s", what, p, debug.Stack())
-		}
-	}()
-	return do()
+func recoverPanic(what string, err *error) {
+	if p := recover(); p != nil {
+		*err = errors.Join(*err, fmt.Errorf("%s panicked: %v\n%s", what, p, debug.Stack()))
+	}
 }
 
 // read takes a reading of the clocks.
@@ -160,7 +155,8 @@ func (r *Reconciler) read() reading {
 }
 
 // pass lists, asks, decides, releases and reports, in this order.
-func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) error {
+func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err error) {
+	defer recoverPanic("pass", &err)
 	begun := time.Now()
 	defer func() { report.Duration = time.Since(begun) }()
 	*report = Report{DataDir: r.store.DataDir(), Started: r.read().wall}

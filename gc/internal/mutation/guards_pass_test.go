@@ -183,7 +183,7 @@ var passGuards = []guard{
 	{"R13", "64", "a panic in a pass is an error", "TestHazard64PanicInAPass", "gc/reconciler.go",
 		"	if p := recover(); p != nil {", "	if p := error(nil); p != nil {"},
 	{"R13", "64", "... and so is a panic of the logger in the loop", "TestHazard64PanicInAPass", "gc/loop.go",
-		"_ = recoverPanic(\"logger\", func() error {", "_ = func(_ string, f func() error) error { return f() }(\"\", func() error {"},
+		"				defer recoverPanic(\"logger\", new(error))\n", ""},
 	{"R12", "29", "one pass at a time", "TestPassesDoNotOverlap", "gc/reconciler.go",
 		"sem: make(chan struct{}, 1)", "sem: make(chan struct{}, 99)"},
 	{"R5", "44", "an option out of bounds is an error of the constructor", "TestHazard44ConstructorRefuses", "gc/options.go",
