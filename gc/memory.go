@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,29 +28,11 @@ type memory map[string]time.Duration
 
 const memoryVersion = "hostlocal-gc memory 1 "
 
-// recall adds to the clock what the memory has.
-func (r *Reconciler) recall(ctx context.Context, report *Report) { r.useMemory(ctx, report, false) }
-
-// rememberStep writes a step into the memory as soon as one is seen: this process may end before
-// the pass does.
-func (r *Reconciler) rememberStep(ctx context.Context, report *Report) {
-	if r.clock.unsaved {
-		r.remember(ctx, report)
-	}
-}
-
-// remember replaces the memory with what the clock has seen, and with the steps and the earlier
-// sights of other processes.
-func (r *Reconciler) remember(ctx context.Context, report *Report) {
-	if !r.opts.DryRun {
-		r.useMemory(ctx, report, true)
-	}
-}
-
-// useMemory merges the memory into the clock, and then replaces it if write is true. If it can't,
+// useMemory adds to the clock what the memory has. If write is true, it then replaces the memory with
+// what the clock has seen, and with the steps and the earlier sights of other processes. If it can't,
 // or not in time, the clock stays as it is, and the report says why.
 func (r *Reconciler) useMemory(ctx context.Context, report *Report, write bool) {
-	if r.opts.Memory == "" {
+	if r.opts.Memory == "" || write && r.opts.DryRun {
 		return
 	}
 	c := r.clock
@@ -69,15 +52,15 @@ func (r *Reconciler) useMemory(ctx context.Context, report *Report, write bool) 
 		m, err := readMemory(r.opts.Memory, of, r.now)
 		now := r.now()
 		c.recall(m, dir, now, !write)
-		if !write {
-			return &c, err
+		if write {
+			c.save(m, dir, now)
+			failed := writeMemory(r.opts.Memory, of, m)
+			c.unsaved = failed != nil
+			err = cmp.Or(failed, err)
 		}
-		c.save(m, dir, now)
-		err = writeMemory(r.opts.Memory, of, m)
-		c.unsaved = err != nil
-		return &c, err // one of reading was noted when the pass began
+		return &c, err
 	})
-	if err != nil {
+	if err != nil && !strings.Contains(report.Memory, err.Error()) {
 		report.Memory = strings.Trim(fmt.Sprintf("%s; %v", report.Memory, err), "; ")
 	}
 	if used != nil {

@@ -147,10 +147,13 @@ func recoverPanic(what string, err *error) {
 	}
 }
 
-// read takes a reading of the clocks.
-func (r *Reconciler) read() reading {
+// read takes a reading of the clocks, and writes a step into the memory as soon as one is seen: this
+// process may end before the pass does.
+func (r *Reconciler) read(ctx context.Context, report *Report) reading {
 	now := r.now()
-	r.clock.observe(now)
+	if r.clock.observe(now); r.clock.unsaved {
+		r.useMemory(ctx, report, true)
+	}
 	return now
 }
 
@@ -159,10 +162,9 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err 
 	defer recoverPanic("pass", &err)
 	begun := time.Now()
 	defer func() { report.Duration = time.Since(begun) }()
-	*report = Report{DataDir: r.store.DataDir(), Started: r.read().wall}
+	report.DataDir, report.Started = r.store.DataDir(), r.read(ctx, report).wall
 	list, err := onDisk(ctx, &r.onDisk, &r.opts, r.disk.List) // R1: what appears from here on is not a candidate
 	if err != nil {
-		r.rememberStep(ctx, report)
 		return err
 	}
 	all, there := list.Reservations, list.Networks
@@ -175,25 +177,20 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err 
 	report.Missing = slices.DeleteFunc(slices.Clone(networks), func(n string) bool { return slices.Contains(there, n) })
 	unreadable := listErrors(&list, r.store.DataDir(), networks)
 	s := &snapshot{
-		clock: &r.clock, at: r.read(), opts: &r.opts, dirs: there, networks: networks, allNetworks: allNetworks, noADD: o.noADD,
+		clock: &r.clock, at: r.read(ctx, report), opts: &r.opts, dirs: there, networks: networks, allNetworks: allNetworks, noADD: o.noADD,
 	}
 	r.clock.see(s.at, all)
-	r.recall(ctx, report)
+	r.useMemory(ctx, report, false)
 	s.reservations = r.clock.files
-	r.rememberStep(ctx, report)
-	complete := false
-	defer func() { // also after a panic of the caller's code
-		if r.remember(ctx, report); complete {
-			r.log(report)
-		}
-	}()
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
 	if o.hook && !slices.ContainsFunc(all, named) {
-		complete = true
+		r.useMemory(ctx, report, true)
+		r.log(report)
 		return unreadable
 	}
 	if err := r.ask(ctx, o, s, report); err != nil {
 		report.refuse(all)
+		r.useMemory(ctx, report, true)
 		if o.hook {
 			r.opts.Logger.Info("No answer of the pod sources counts yet", "dataDir", report.DataDir, "error", err.Error())
 		}
@@ -202,7 +199,8 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err 
 	decisions, in := decide(s)
 	done, err := r.release(ctx, s, decisions)
 	report.write(s, decisions, in, &done)
-	complete = true
+	r.useMemory(ctx, report, true)
+	r.log(report)
 	return errors.Join(unreadable, err)
 }
 
@@ -210,11 +208,11 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err 
 // or two at least a second apart if R5 requires two for a release. An error means that no
 // answer counts.
 func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *Report) error {
-	for began := s.at; ; began = r.read() {
+	for {
+		began := r.read(ctx, report)
 		answers, err := r.listPods(ctx)
 		report.addLook(answers)
-		now := r.read()
-		r.rememberStep(ctx, report)
+		now := r.read(ctx, report)
 		if err != nil {
 			return err
 		}

@@ -252,8 +252,8 @@ func (s *simulation) remembered() bool { return s.memory > 0 && s.stepAt >= s.me
 
 // lookAtClock makes the agent notice a step, and remember it.
 func (s *simulation) lookAtClock() {
-	if s.agent.read(); s.config.memory && s.memory > 0 {
-		s.agent.remember(context.Background(), new(Report))
+	if s.agent.clock.observe(s.agent.now()); s.config.memory && s.memory > 0 {
+		s.agent.useMemory(context.Background(), new(Report), true)
 	}
 }
 
