@@ -19,12 +19,10 @@ import (
 // controller-runtime's manager.
 func (r *Reconciler) Start(ctx context.Context) error {
 	last := r.started.Swap(nil)
-	if last == nil {
-		report, err := r.AtStartup(ctx)
-		last = &started{report, err}
-		r.started.Store(nil) // another Start runs it anew
+	for ; last == nil; last = r.started.Swap(nil) { // another Start runs it anew
+		_, _ = r.AtStartup(ctx)
 	}
-	report, err := last.report, last.err
+	report, err := *last, last.Err
 	var p pauses
 	for ctx.Err() == nil {
 		pause, floor := p.after(&report, err, r.opts.Interval)
@@ -34,18 +32,17 @@ func (r *Reconciler) Start(ctx context.Context) error {
 				r.opts.Logger.Error(err, "Releasing leaked addresses; trying again later", "in", pause.String())
 			}()
 		}
-		if !r.await(ctx, pause, floor) {
-			break
+		sleep(ctx, floor)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause - floor):
+		case <-r.trigger:
 		}
-		report, err = r.reconcileWithTimeout(ctx)
+		limited, cancel := context.WithTimeout(ctx, r.opts.Interval+time.Minute)
+		report, err = r.reconcile(limited, occasion{inLoop: true})
+		cancel()
 	}
 	return nil
-}
-
-// started is what AtStartup returned.
-type started struct {
-	report Report
-	err    error
 }
 
 // NeedLeaderElection returns false: every node runs its own Reconciler.
@@ -95,30 +92,4 @@ func (p *pauses) after(report *Report, err error, interval time.Duration) (pause
 		floor = pause
 	}
 	return pause, min(pause, floor)
-}
-
-// await waits until the pause ends, or, after the floor, until Trigger is called. It
-// reports whether another pass is to follow.
-func (r *Reconciler) await(ctx context.Context, pause, floor time.Duration) bool {
-	if !sleep(ctx, floor) {
-		return false
-	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(pause - floor):
-	case <-r.trigger:
-	}
-	select { // the pass also serves a Trigger from before it
-	case <-r.trigger:
-	default:
-	}
-	return ctx.Err() == nil
-}
-
-// reconcileWithTimeout runs a pass of the loop. It waits no longer than an interval and
-// a minute.
-func (r *Reconciler) reconcileWithTimeout(ctx context.Context) (Report, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Interval+time.Minute)
-	defer cancel()
-	return r.reconcile(ctx, occasion{inLoop: true})
 }

@@ -50,7 +50,7 @@ type Reconciler struct {
 	trigger  chan struct{}                             // holds a token when Trigger was called
 	onDisk   atomic.Pointer[time.Time]                 // since when an access to the data directory is under way
 	onMemory atomic.Pointer[time.Time]                 // the same of Options.Memory
-	started  atomic.Pointer[started]                   // by AtStartup, and not yet continued by Start
+	started  atomic.Pointer[Report]                    // by AtStartup, and not yet continued by Start
 	clock    clock
 }
 

@@ -58,7 +58,7 @@ type Report struct {
 	// by network and address. It is empty when they could not be listed, and when no
 	// source was called (see Sources).
 	Reservations []Entry `json:"reservations,omitempty"`
-	// Err is the error of the pass, or nil.
+	// Err is the error of the pass, or of AtStartup, or nil.
 	Err error `json:"-"`
 }
 

@@ -36,7 +36,10 @@ const NoADDInFlight Assertion = 1
 // ignores its context. The error says what it waited for; the agent may log it and go
 // on (R13). The report is that of the last pass.
 func (r *Reconciler) AtStartup(ctx context.Context, assertions ...Assertion) (report Report, err error) {
-	defer func() { r.started.Store(&started{report, err}) }()
+	defer func() {
+		report.Err = err
+		r.started.Store(&report)
+	}()
 	ctx, cancel := context.WithTimeout(ctx, r.opts.StartupTimeout)
 	defer cancel()
 	o := occasion{hook: true, noADD: slices.Contains(assertions, NoADDInFlight)}
