@@ -34,9 +34,8 @@ const (
 
 // A decision is what a pass decides about one reservation.
 type decision struct {
-	reason  Reason
-	release bool     // a release of the leak is tried
-	pod     *livePod // that the reason is about, or nil
+	reason Reason
+	pod    *livePod // that the reason is about, or nil
 }
 
 // decide judges every reservation, in order, and returns how long it takes until the first of those

@@ -3,6 +3,7 @@
 package gc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -189,7 +190,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err 
 		return unreadable
 	}
 	if err := r.ask(ctx, o, s, report); err != nil {
-		report.refuse(all)
+		report.list(s, slices.Repeat([]decision{{reason: SourceFailed}}, len(all)))
 		r.useMemory(ctx, report, true)
 		if o.hook {
 			r.opts.Logger.Info("No answer of the pod sources counts yet", "dataDir", report.DataDir, "error", err.Error())
@@ -197,8 +198,8 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err 
 		return errors.Join(unreadable, fmt.Errorf("%w: %w", ErrRefused, err))
 	}
 	decisions, in := decide(s)
-	done, err := r.release(ctx, s, decisions)
-	report.write(s, decisions, in, &done)
+	err = r.release(ctx, s, decisions, report)
+	report.write(s, decisions, in)
 	r.useMemory(ctx, report, true)
 	r.log(report)
 	return errors.Join(unreadable, err)
@@ -233,21 +234,33 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 	}
 }
 
-// release removes the reservations that were decided to be leaks, and marks their decisions.
-func (r *Reconciler) release(ctx context.Context, s *snapshot, decisions []decision) (hostlocal.ReleaseResult, error) {
+// release removes the reservations that were decided to be leaks. Their decisions then say what became of them.
+func (r *Reconciler) release(ctx context.Context, s *snapshot, decisions []decision, report *Report) error {
 	if r.opts.DryRun {
-		return hostlocal.ReleaseResult{}, nil
+		return nil
 	}
 	var leaks []*hostlocal.Reservation
 	for i := range decisions {
 		d, res := &decisions[i], s.reservations[i].Reservation
-		if d.release = leaked(d.reason) && (r.opts.Only == nil || r.opts.Only(res)); d.release {
-			leaks = append(leaks, res)
+		if leaked(d.reason) && (r.opts.Only == nil || r.opts.Only(res)) {
+			leaks, d.reason = append(leaks, res), ReleaseFailed // unless the file system answers
 		}
 	}
-	return onDisk(ctx, &r.onDisk, &r.opts, func(ctx context.Context) (hostlocal.ReleaseResult, error) {
+	done, err := onDisk(ctx, &r.onDisk, &r.opts, func(ctx context.Context) (hostlocal.ReleaseResult, error) {
 		return r.disk.Release(ctx, leaks...)
 	})
+	report.LockHeld, report.LongestHold = done.LockHeld, done.LongestHold
+	next := 0
+	for i, outcome := range done.Outcomes {
+		next += slices.IndexFunc(decisions[next:], func(d decision) bool { return d.reason == ReleaseFailed })
+		d, res := &decisions[next], leaks[i]
+		if d.reason = outcomes[outcome]; d.reason == ReleasedLeak && res.Owner == hostlocal.Empty {
+			d.reason = ReleasedEmpty
+		}
+		res.Err = cmp.Or(done.Errs[i], res.Err)
+		next++
+	}
+	return err
 }
 
 // outcomes maps the outcome of a release to its reason.

@@ -3,7 +3,6 @@
 package gc
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -157,46 +156,25 @@ func text(err error) string {
 
 func (s *SourceReport) note(text string) { s.Note = strings.Trim(s.Note+"; "+text, "; ") }
 
-// refuse lists all reservations as not judged.
-func (r *Report) refuse(all []hostlocal.Reservation) {
-	for i := range all {
-		r.Reservations = append(r.Reservations, entry(&all[i], SourceFailed, nil))
-	}
-}
-
-// write adds what was decided and released.
-func (r *Report) write(s *snapshot, decisions []decision, in time.Duration, done *hostlocal.ReleaseResult) {
+// write adds what was decided, and what became of it.
+func (r *Report) write(s *snapshot, decisions []decision, in time.Duration) {
+	r.list(s, decisions)
 	r.note(s)
 	r.Duplicates, r.Unreserved = s.pods.compareClaims(s.reservations)
-	r.LockHeld, r.LongestHold = done.LockHeld, done.LongestHold
-	next, tried := min(in, s.pods.nextFinish), 0
-	r.Reservations = make([]Entry, len(decisions))
-	for i, d := range decisions {
-		res, why := s.reservations[i].Reservation, d.reason
-		switch {
-		case d.release && done.Outcomes == nil:
-			why = ReleaseFailed // the file system did not answer
-		case d.release:
-			if why = outcomes[done.Outcomes[tried]]; why == ReleasedLeak && res.Owner == hostlocal.Empty {
-				why = ReleasedEmpty
-			}
-			res.Err = cmp.Or(done.Errs[tried], res.Err)
-			tried++
-		}
-		r.Reservations[i] = entry(res, why, d.pod)
-	}
-	if next < forever {
-		r.NextCheck = s.at.wall.Add(next)
+	if in = min(in, s.pods.nextFinish); in < forever {
+		r.NextCheck = s.at.wall.Add(in)
 	}
 }
 
-// entry returns the entry of a reservation.
-func entry(r *hostlocal.Reservation, why Reason, pod *livePod) Entry {
-	e := Entry{Reservation: r, Verdict: why.Verdict(), Reason: why}
-	if pod != nil {
-		e.Pod = &pod.ref
+// list adds the entries.
+func (r *Report) list(s *snapshot, decisions []decision) {
+	r.Reservations = make([]Entry, len(decisions))
+	for i, d := range decisions {
+		r.Reservations[i] = Entry{Reservation: s.reservations[i].Reservation, Verdict: d.reason.Verdict(), Reason: d.reason}
+		if d.pod != nil {
+			r.Reservations[i].Pod = &d.pod.ref
+		}
 	}
-	return e
 }
 
 // loggedReleases is the largest number of releases of a pass that have a line each at V(0).
