@@ -111,7 +111,10 @@ func (r *Report) addLook(answers []podsource.Answer) {
 	r.Sources = r.Sources[:0]
 	for i := range answers {
 		a := &answers[i]
-		r.Sources = append(r.Sources, SourceReport{Name: sourceName(a, i), Entries: len(a.Pods), AsOf: a.AsOf, Took: a.Took, Error: text(a.Err), Note: a.Note})
+		r.Sources = append(r.Sources, SourceReport{Name: a.Source, Entries: len(a.Pods), AsOf: a.AsOf, Took: a.Took, Note: a.Note})
+		if a.Err != nil {
+			r.Sources[i].Error = a.Err.Error()
+		}
 	}
 }
 
@@ -144,14 +147,6 @@ func (r *Report) note(s *snapshot) {
 			r.Sources[i].note(fmt.Sprintf("it names network %s, which has no directory here: is that the name of its directory?", noDir))
 		}
 	}
-}
-
-// text returns the text of an error, or nothing for nil.
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 func (s *SourceReport) note(text string) { s.Note = strings.Trim(s.Note+"; "+text, "; ") }
@@ -190,7 +185,7 @@ func (r *Reconciler) log(report *Report) {
 		switch e.Verdict {
 		case Released:
 			l, msg = log, "Released a leaked reservation"
-			if releases++; releases > loggedReleases {
+			if releases++; releases > loggedReleases { // the summary has their number
 				l = log.V(4)
 			}
 		case InUse:
@@ -204,9 +199,6 @@ func (r *Reconciler) log(report *Report) {
 		}
 		l.Info(msg, "network", e.Network, "IP", e.IP, "containerID", e.ContainerID, "ifName", e.IfName,
 			"verdict", e.Verdict.String(), "reason", e.Reason.String())
-	}
-	if more := releases - loggedReleases; more > 0 {
-		log.Info("Released more leaked reservations", "count", more)
 	}
 	add := func(when bool, key string, value any) {
 		if when {

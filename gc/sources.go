@@ -23,7 +23,11 @@ func (r *Reconciler) listPods(ctx context.Context) ([]podsource.Answer, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.SourceTimeout, limit)
 	defer cancel()
 	answer, err := r.source.Pods(ctx)
-	return answer.Members(), err
+	answers := answer.Members()
+	for i := range answers { // Union names its own members, but not the parts of their answers
+		answers[i].Source = cmp.Or(answers[i].Source, fmt.Sprintf("source %d", i+1))
+	}
+	return answers, err
 }
 
 // check refuses answers that don't count. Each must be without an error, and all of its
@@ -38,18 +42,17 @@ func (r *Reconciler) check(answers []podsource.Answer, at reading, inLoop bool) 
 	}
 	for i := range answers {
 		a := &answers[i]
-		name := sourceName(a, i)
 		if err := cmp.Or(a.Err, checkItems(a)); err != nil {
-			return fmt.Errorf("pod source %s: %w", strings.TrimPrefix(name, "source "), err)
+			return fmt.Errorf("pod source %s: %w", strings.TrimPrefix(a.Source, "source "), err)
 		}
 		live := func(p podsource.Pod) bool { return !p.HasFinished() || r.clock.finishedFor(at, &p) < holdFinished }
 		if !a.Authoritative && !a.Supplementary && !slices.ContainsFunc(a.Pods, live) {
 			return fmt.Errorf("%w: %s, with %d entries; it may list another node's pods, or not all of them "+
-				"(if this node may really be empty, wrap it in podsource.AllowEmpty)", ErrNoPods, name, len(a.Pods))
+				"(if this node may really be empty, wrap it in podsource.AllowEmpty)", ErrNoPods, a.Source, len(a.Pods))
 		}
 		if asOf := r.clock.asOf(at, at, a); inLoop && asOf > always && at.mono-asOf > 2*r.opts.Interval {
 			return fmt.Errorf("%s was last known to be true %v ago, which is more than two intervals of %v: is its connection lost?",
-				name, (at.mono - asOf).Round(time.Second), r.opts.Interval)
+				a.Source, (at.mono - asOf).Round(time.Second), r.opts.Interval)
 		}
 	}
 	return nil
@@ -69,9 +72,4 @@ func checkItems(a *podsource.Answer) error {
 		return errors.New("it speaks of no network: its answer must name Networks, or podsource.EveryNetwork")
 	}
 	return nil
-}
-
-// sourceName returns the name of a source, or its position.
-func sourceName(a *podsource.Answer, i int) string {
-	return cmp.Or(a.Source, fmt.Sprintf("source %d", i+1))
 }
