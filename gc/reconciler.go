@@ -184,24 +184,23 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err 
 	r.useMemory(ctx, report, false)
 	s.reservations = r.clock.files
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
-	if o.hook && !slices.ContainsFunc(all, named) {
-		r.useMemory(ctx, report, true)
-		r.log(report)
-		return unreadable
-	}
-	if err := r.ask(ctx, o, s, report); err != nil {
-		report.list(s, slices.Repeat([]decision{{reason: SourceFailed}}, len(all)))
-		r.useMemory(ctx, report, true)
-		if o.hook {
-			r.opts.Logger.Info("No answer of the pod sources counts yet", "dataDir", report.DataDir, "error", err.Error())
+	var refused error
+	if !o.hook || slices.ContainsFunc(all, named) {
+		if refused = r.ask(ctx, o, s, report); refused == nil {
+			decisions, in := decide(s)
+			err = r.release(ctx, s, decisions, report)
+			report.write(s, decisions, in)
+		} else {
+			report.list(s, slices.Repeat([]decision{{reason: SourceFailed}}, len(all)))
+			err = fmt.Errorf("%w: %w", ErrRefused, refused)
 		}
-		return errors.Join(unreadable, fmt.Errorf("%w: %w", ErrRefused, err))
 	}
-	decisions, in := decide(s)
-	err = r.release(ctx, s, decisions, report)
-	report.write(s, decisions, in)
 	r.useMemory(ctx, report, true)
-	r.log(report)
+	if refused == nil {
+		r.log(report)
+	} else if o.hook {
+		r.opts.Logger.Info("No answer of the pod sources counts yet", "dataDir", report.DataDir, "error", refused.Error())
+	}
 	return errors.Join(unreadable, err)
 }
 
