@@ -50,7 +50,7 @@ func TestHazard63DirectoryIsMissing(t *testing.T) {
 		}
 		for key, want := range map[string]int{
 			"missing": min(2, 2*len(c.want)), "dataDirMissing": map[bool]int{true: 2}[c.lost],
-			"duration": map[bool]int{true: 1, false: 2}[len(c.want) == 0 && !c.lost], "unreserved": 1, "duplicates": 0, "longestHold": 0,
+			"duration": map[bool]int{true: 1, false: 2}[len(c.want) == 0 && !c.lost], "unreserved": 1, "duplicates": 0,
 		} {
 			if got := logs.with("Compared reservations with live pods", key); got != want {
 				t.Errorf("%s: %d of the passes' lines have %s, want %d: %v", c.reason, got, key, want, logs.lines)

@@ -76,7 +76,6 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 	refuse(store == nil, "there is no store")
 	refuse(source == nil, "there is no pod source")
 	refuse(len(networks) == 0, "no network is named to release in")
-	networks = slices.Clone(networks)
 	for i, n := range networks {
 		refuse(n == AllNetworks && len(networks) > 1, "%q must be the only network", n)
 		refuse(n != AllNetworks && !hostlocal.ValidName(n), "%q is not the name of a CNI network", n)
@@ -90,7 +89,7 @@ func New(store *hostlocal.Store, networks []string, source podsource.Source, opt
 		base, mono = time.Now(), boottime.Monotonic()
 	}
 	r := &Reconciler{
-		store: store, disk: store, networks: networks, source: podsource.Union(source), opts: opts,
+		store: store, disk: store, networks: slices.Clone(networks), source: podsource.Union(source), opts: opts,
 		sleep: sleep, sem: make(chan struct{}, 1), trigger: make(chan struct{}, 1),
 		now: func() reading {
 			now := time.Now()

@@ -211,7 +211,6 @@ func (r *Reconciler) log(report *Report) {
 	add(report.Memory != "", "memory", report.Memory)
 	add(report.DataDirMissing, "dataDirMissing", true)
 	add(!report.NextCheck.IsZero(), "nextCheck", report.NextCheck)
-	add(report.LongestHold > 0, "longestHold", report.LongestHold.String())
 	counts := report.Counts()
 	for v := InUse; v <= Failed; v++ {
 		add(counts[v] > 0, v.String(), counts[v])

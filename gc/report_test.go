@@ -95,7 +95,7 @@ func TestLog(t *testing.T) {
 	keys := map[string]string{
 		released: "IP containerID ifName network reason verdict",
 		kept:     "IP containerID ifName network pod reason verdict", // of 10.0.0.4
-		compared: "dataDir duplicates duration in-use longestHold malformed nextCheck note.netns released source.cri source.netns " +
+		compared: "dataDir duplicates duration in-use malformed nextCheck note.netns released source.cri source.netns " +
 			"unreserved young",
 	}
 	for verbosity, lines := range map[int]int{0: 0, 1: 0, 2: 2, 4: 3} {
