@@ -54,5 +54,6 @@ func onDisk[T any](ctx context.Context, busy *atomic.Pointer[time.Time], opts *O
 		return result, err
 	case <-time.After(returnTime):
 	}
-	return none, fmt.Errorf("the file system did not answer within %v; is the disk or its mount gone?", time.Since(now).Round(time.Millisecond))
+	took := time.Since(now).Round(time.Millisecond)
+	return none, fmt.Errorf("the file system did not answer within %v; is the disk or its mount gone?", took)
 }
