@@ -80,8 +80,7 @@ func readMemory(path, of string, now func() reading) (memory, error) {
 		ns, err := strconv.ParseInt(text, 10, 64)
 		m[name], whole = time.Duration(ns), whole && err == nil
 	}
-	number, ended := m["end"]
-	whole = whole && ended && int(number) == len(m)-1
+	whole = whole && strings.HasSuffix(content, fmt.Sprintf("\n%d end", len(m)-1))
 	delete(m, "end")
 	switch {
 	case errors.Is(err, fs.ErrNotExist), whole && first != of:
