@@ -67,6 +67,15 @@ func TestHazard82DiskDoesNotAnswer(t *testing.T) {
 	}
 }
 
+// A panic in an access to the disk, as of the context, is an error of the pass.
+func TestHazard64PanicOfTheDisk(t *testing.T) {
+	r := newNode(t).reconciler(podsource.Static{other}, Options{})
+	r.disk = wrappedDisk{r.disk, func(func()) { panic("in the disk") }, directly}
+	if _, err := r.Reconcile(t.Context()); !strings.Contains(text(err), "panicked: in the disk") {
+		t.Errorf("got error %v", err)
+	}
+}
+
 // The loop goes on, and releases when the disk answers again. At most one call is stuck.
 func TestHazard118LoopBesideADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -310,10 +310,10 @@ func TestHazard64PanicInAPass(t *testing.T) {
 		if _, err := r.Reconcile(t.Context()); err != nil {
 			t.Errorf("the pass after a panic: %v", err)
 		}
-		r = n.reconciler(podsource.Static{other}, Options{OnReport: func(Report, error) { panic("no") }})
+		r = n.reconciler(podsource.Static{}, Options{OnReport: func(Report, error) { panic("no") }})
 		for range 2 { // the next pass is not blocked
-			if _, err := r.Reconcile(t.Context()); !strings.Contains(text(err), "panicked: no") {
-				t.Errorf("got error %v, want the panic", err)
+			if _, err := r.Reconcile(t.Context()); !strings.Contains(text(err), "panicked: no") || !errors.Is(err, ErrRefused) {
+				t.Errorf("got error %v, want the panic beside the error of the pass", err)
 			}
 		}
 		if r.NeedLeaderElection() {
