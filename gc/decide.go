@@ -35,11 +35,14 @@ const (
 // A decision is what a pass decides about one reservation.
 type decision struct {
 	reason Reason
+	again  bool     // a leak that needs two looks
 	pod    *livePod // that the reason is about, or nil
 }
 
 // decide judges every reservation, in order, and returns how long it takes until the first of those
-// that are kept may be decided to be a leak: forever if not by time alone. It is a pure function.
+// that are kept may be decided to be a leak: forever if not by time alone. After the first look it
+// returns nil if one of them would be released where ADDs are seen: that takes a second look (R5).
+// It is a pure function.
 //
 // It never releases the address of a live pod, given the assumptions A1 to A4 (see
 // the package comment). A reservation is kept if it is younger than the minimum age,
@@ -59,10 +62,14 @@ func decide(s *snapshot) (decisions []decision, in time.Duration) {
 		}
 	}
 	for i := range s.reservations {
-		if decisions[i].reason == 0 {
-			d, until := s.judgeUnclaimed(&s.reservations[i], o)
-			decisions[i], in = d, min(in, until)
+		if decisions[i].reason != 0 {
+			continue
 		}
+		d, until := s.judgeUnclaimed(&s.reservations[i], o)
+		if d.again && len(s.evidence) < 2 {
+			return nil, 0
+		}
+		decisions[i], in = d, min(in, until)
 	}
 	return decisions, in
 }
@@ -73,14 +80,14 @@ type age struct {
 	byTimestamp bool
 }
 
-// age returns the age of r. A timestamp that is doubted only for the boot is trusted if two
-// looks saw every ADD in flight, or the hook's caller asserts that there is none, and a source
-// that names containers at once knows all others: nothing of this boot can hide behind it (R5).
+// age returns the age of r. A timestamp that is doubted only for the boot is trusted if every ADD
+// in flight is seen, or the hook's caller asserts that there is none, and a source that names
+// containers at once knows all others: nothing of this boot can hide behind it (R5).
 func (s *snapshot) age(r *candidate) age {
 	least, byTimestamp := s.clock.age(s.at, r)
 	known := r.Owner == hostlocal.Owned || r.Owner == hostlocal.Empty
 	if !byTimestamp && known && s.clock.sinceSteps(s.at, r.ReservedAt) {
-		if q := s.about(r); q.has(waived) || len(s.evidence) > 1 && q.has(adds|knows) {
+		if q := s.about(r); q.has(waived) || q.has(adds|knows) {
 			least, byTimestamp = s.clock.since(s.at, r.ReservedAt), true
 		}
 	}
@@ -192,7 +199,10 @@ func (s *snapshot) judgeUnclaimed(r *candidate, o *owners) (d decision, in time.
 func (s *snapshot) judgeUnowned(r *candidate, a age) (d decision, in time.Duration) {
 	q := s.about(r)
 	d, in = s.judgeSilence(r, q, a)
-	if q.has(doubt) && !leaked(d.reason) && slices.Contains(s.networks, r.Network) {
+	switch {
+	case leaked(d.reason):
+		d.again = q.has(adds) && !q.has(waived)
+	case q.has(doubt) && slices.Contains(s.networks, r.Network):
 		in = 0 // a cache may pass its check soon (hazard 108)
 	}
 	return d, in
@@ -213,7 +223,7 @@ func (s *snapshot) judgeSilence(r *candidate, q silence, a age) (d decision, in 
 		return kept(StaleAnswer, nil), forever
 	}
 	need := s.opts.MinAge
-	if len(s.evidence) < 2 && a.least >= need || !q.has(adds|addresses|cached) { // then a setting below L does not count (R5)
+	if !q.has(adds | addresses | cached) { // then a setting below L does not count (R5)
 		need = max(need, s.opts.lag())
 	}
 	if a.least < need && !q.has(waived) && !q.has(own) {
@@ -267,7 +277,7 @@ func (s *snapshot) claimEnds(r *candidate, q silence, why Reason, least time.Dur
 		if q.has(byNoCache) {
 			return byName
 		}
-	case q.has(waived), q.has(atOnce|adds) && len(s.evidence) > 1: // the age is at least MinAge
+	case q.has(waived), q.has(atOnce | adds): // the age is at least MinAge
 		return 0
 	case s.clock.beforeBoot(r.ReservedAt):
 		return s.opts.lag() - least + 1
@@ -277,20 +287,4 @@ func (s *snapshot) claimEnds(r *candidate, q silence, why Reason, least time.Dur
 		return s.opts.lag()
 	}
 	return forever
-}
-
-// wantsSecondLook reports, after the first look, whether a reservation would be released after
-// a second look with the same answers, in which ADDs are seen (R5).
-func (s *snapshot) wantsSecondLook() bool {
-	two := *s
-	two.evidence = evidence{s.evidence[0], s.evidence[0]}
-	return slices.ContainsFunc(s.reservations, func(r candidate) bool {
-		ownerKnown := r.Owner == hostlocal.Owned || r.Owner == hostlocal.Empty
-		if !ownerKnown || s.pods.owner(&r) != nil || len(s.pods.claimants(&r)) > 0 {
-			return false
-		}
-		q := two.about(&r)
-		d, _ := two.judgeSilence(&r, q, two.age(&r))
-		return q.has(adds) && !q.has(waived) && leaked(d.reason)
-	})
 }

@@ -43,10 +43,15 @@ var (
 		7 * time.Minute, 8 * time.Minute, 14 * time.Minute, 14*time.Minute + 1, 20 * time.Minute, 2 * time.Hour, 30 * time.Hour}
 )
 
-// judge does with a case what ask and pass do. It returns nil if an answer does not count. The
-// case determines the number of looks.
+// judge does with a case what ask does, whose second look is like the only one of the case. It
+// returns nil if an answer does not count.
 func (c *propCase) judge() (decisions []decision) {
-	if s := c.snapshot(); s != nil {
+	s := c.snapshot()
+	if s == nil {
+		return nil
+	}
+	if decisions, _ = decide(s); decisions == nil {
+		s.addLook(c.looks[0], propNow, propNow)
 		decisions, _ = decide(s)
 	}
 	return decisions

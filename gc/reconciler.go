@@ -185,8 +185,9 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err 
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
 	var refused error
 	if !o.hook || slices.ContainsFunc(all, named) {
-		if refused = r.ask(ctx, o, s, report); refused == nil {
-			decisions, in := decide(s)
+		var decisions []decision
+		var in time.Duration
+		if decisions, in, refused = r.ask(ctx, o, s, report); refused == nil {
 			err = r.release(ctx, s, decisions, report)
 			report.write(s, decisions, in)
 		} else {
@@ -203,31 +204,31 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err 
 	return errors.Join(unreadable, err)
 }
 
-// ask adds the answers of the sources to the snapshot and the report. It takes one look,
-// or two at least a second apart if R5 requires two for a release. An error means that no
+// ask adds the answers of the sources to the snapshot and the report, and decides. It takes one
+// look, or two at least a second apart if R5 requires two for a release. An error means that no
 // answer counts.
-func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *Report) error {
+func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *Report) ([]decision, time.Duration, error) {
 	for {
 		began := r.read(ctx, report)
 		answers, err := r.listPods(ctx)
 		report.addLook(answers)
 		now := r.read(ctx, report)
 		if err != nil {
-			return err
+			return nil, 0, err
 		}
 		if err := r.check(answers, s.at, o.inLoop); err != nil {
-			return err
+			return nil, 0, err
 		}
 		look := s.addLook(answers, began, now)
 		r.clock.seePods(now, look)
-		if len(s.evidence) == 2 || !s.wantsSecondLook() {
-			return nil
+		if decisions, in := decide(s); decisions != nil {
+			return decisions, in, nil
 		}
 		for i := range s.evidence[0] {
 			s.evidence[0][i].keep()
 		}
 		if !r.sleep(ctx, betweenLooks) {
-			return fmt.Errorf("waiting to ask the pod source again: %w", ctx.Err())
+			return nil, 0, fmt.Errorf("waiting to ask the pod source again: %w", ctx.Err())
 		}
 	}
 }
