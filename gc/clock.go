@@ -135,16 +135,6 @@ func (s *steps) compare(before, now reading) (drift time.Duration, stepped bool)
 	return drift, stepped
 }
 
-// age returns a lower bound of r's age, and whether r's timestamp is trusted. The age
-// by a trusted timestamp and the time since r was first seen are lower bounds.
-func (c *clock) age(at reading, r *candidate) (age time.Duration, byTimestamp bool) {
-	age = at.mono - r.seen
-	if c.trusted(at, r.ReservedAt) {
-		return max(age, c.since(at, r.ReservedAt)), true
-	}
-	return age, false
-}
-
 // finishedFor returns a lower bound of the time since a pod finished, or since an entry was
 // first seen that is not proven. It counts from the reported end, or, if that is not trusted,
 // from when it was first seen.
@@ -174,16 +164,10 @@ func (c *clock) since(at reading, stamp time.Time) time.Duration {
 	return at.wall.Sub(stamp) - max(0, c.drift)
 }
 
-// startKnown reports whether a pod's start can be compared with reservations: it was
-// reported, and is not in the future (R4).
-func startKnown(now reading, start time.Time) bool {
-	return !start.IsZero() && !start.After(now.wall)
-}
-
 // madeSince reports whether a reservation may have been made since a pod's start, by a clock
 // that may have been set back in between. The reservation's timestamp may be too early, and a
 // step within the tolerance is not seen. What is not from before the boot was made since a start
-// before that, whatever the clock showed in between.
+// before that, whatever the clock showed in between. A start of zero is unknown, and before all.
 func (c *clock) madeSince(r *hostlocal.Reservation, start time.Time) bool {
 	if c.beforeBoot(start) && !c.beforeBoot(r.ReservedAt) {
 		return true
@@ -211,19 +195,17 @@ func (c *clock) beforeBoot(stamp time.Time) bool {
 }
 
 // asOf returns a lower bound of the monotonic time of an answer's date. A date of this process
-// is exact. One from outside that is in the future or from before a step gives always.
+// is exact. One from outside that is in the future, from before a step or centuries ago gives always.
 func (c *clock) asOf(at, now reading, a *podsource.Answer) time.Duration {
-	const tooOld = 100 * 365 * 24 * time.Hour
-	old := at.wall.Sub(a.AsOf)
 	switch {
 	case a.AsOf.IsZero():
 		return at.mono
 	case !at.now.IsZero() && a.AsOf != a.AsOf.Round(0): // with a reading of the monotonic clock
 		return at.mono - max(0, at.now.Sub(a.AsOf))
-	case a.AsOf.After(now.wall.Add(clockTolerance)), old > tooOld, a.AsOf.Before(c.steps.TrustedSince):
+	case a.AsOf.After(now.wall.Add(clockTolerance)), a.AsOf.Before(c.steps.TrustedSince):
 		return always
 	}
-	return at.mono - max(0, old)
+	return max(always, at.mono-max(0, at.wall.Sub(a.AsOf)))
 }
 
 // listedSince reports whether a list was made after r's reservation, so that the hook's

@@ -19,7 +19,7 @@ type snapshot struct {
 	listed       int           // pods and entries of the answers
 	clock        *clock        // read, not written
 	at           reading       // before the sources were asked
-	stale        time.Duration // how much older than that the oldest answer is; forever if unknown
+	stale        time.Duration // how much older than that the oldest answer is; forever or more if unknown
 	opts         *Options
 	dirs         []string // the networks that have a directory
 	networks     []string // to release in; all others are only read
@@ -59,6 +59,7 @@ func decide(s *snapshot) (decisions []decision, in time.Duration) {
 		r := &s.reservations[i]
 		if claimants := s.pods.claimants(r); len(claimants) > 0 {
 			decisions[i] = s.judgeClaimed(r, claimants, o)
+			o.note(r, decisions[i])
 		}
 	}
 	for i := range s.reservations {
@@ -74,37 +75,33 @@ func decide(s *snapshot) (decisions []decision, in time.Duration) {
 	return decisions, in
 }
 
-// An age is a lower bound of how old something is.
-type age struct {
-	least       time.Duration
-	byTimestamp bool
-}
-
-// age returns the age of r. A timestamp that is doubted only for the boot is trusted if every ADD
+// age returns a lower bound of r's age, and whether that is by r's timestamp: else it is the time
+// since r was first seen, which is a lower bound, too. A timestamp that is doubted only for the boot is trusted if every ADD
 // in flight is seen, or the hook's caller asserts that there is none, and a source that names
 // containers at once knows all others: nothing of this boot can hide behind it (R5).
-func (s *snapshot) age(r *candidate) age {
-	least, byTimestamp := s.clock.age(s.at, r)
-	known := r.Owner == hostlocal.Owned || r.Owner == hostlocal.Empty
-	if !byTimestamp && known && s.clock.sinceSteps(s.at, r.ReservedAt) {
-		if q := s.about(r); q.has(waived) || q.has(adds|knows) {
-			least, byTimestamp = s.clock.since(s.at, r.ReservedAt), true
-		}
+func (s *snapshot) age(r *candidate) (least time.Duration, byTimestamp bool) {
+	byTimestamp = s.clock.trusted(s.at, r.ReservedAt)
+	if !byTimestamp && r.Owner != hostlocal.Unreadable && s.clock.sinceSteps(s.at, r.ReservedAt) {
+		q := s.about(r)
+		byTimestamp = q.has(waived) || q.has(adds|knows)
 	}
-	return age{least - s.stale, byTimestamp}
+	if least = s.at.mono - r.seen; byTimestamp {
+		least = max(least, s.clock.since(s.at, r.ReservedAt))
+	}
+	return least - s.stale, byTimestamp
 }
 
 // owners is what reservations say about others of the same owner, or of the same address.
 type owners struct {
-	held       map[string]decision // by container ID: why its other reservations are kept
-	youngest   map[string]age      // by container ID: it is as young as its youngest reservation
-	live       map[netip.Addr]bool // addresses that a live container holds in some network
-	unreadable bool                // some reservation may be a sibling of any
+	held       map[string]decision      // by container ID: why its other reservations are kept
+	youngest   map[string]time.Duration // by container ID: it is as young as its youngest reservation
+	live       map[netip.Addr]bool      // addresses that a live container holds in some network
+	unreadable bool                     // some reservation may be a sibling of any
 }
 
 func (s *snapshot) newOwners() *owners {
 	unowned := max(0, len(s.reservations)-len(s.pods.byContainer)) // or a few more or less
-	o := &owners{held: make(map[string]decision), youngest: make(map[string]age, unowned), live: make(map[netip.Addr]bool)}
+	o := &owners{held: make(map[string]decision), youngest: make(map[string]time.Duration, unowned), live: make(map[netip.Addr]bool)}
 	for i := range s.reservations {
 		r := &s.reservations[i]
 		switch {
@@ -113,13 +110,13 @@ func (s *snapshot) newOwners() *owners {
 				o.live[r.IP] = true
 			}
 		case r.Owner == hostlocal.Owned:
-			a := s.age(r)
-			if other, ok := o.youngest[r.ContainerID]; !ok || a.least < other.least {
-				o.youngest[r.ContainerID] = a
+			least, _ := s.age(r)
+			if other, ok := o.youngest[r.ContainerID]; !ok || least < other {
+				o.youngest[r.ContainerID] = least
 			}
 		case r.Owner == hostlocal.Unreadable: // it may be a sibling of any while its address is claimed or it is young (hazard 68)
-			young := s.age(r).least < max(s.opts.MinAge, s.opts.lag())
-			o.unreadable = o.unreadable || young || len(s.pods.claimants(r)) > 0
+			least, _ := s.age(r)
+			o.unreadable = o.unreadable || least < max(s.opts.MinAge, s.opts.lag()) || len(s.pods.claimants(r)) > 0
 		}
 	}
 	return o
@@ -133,9 +130,7 @@ func (s *snapshot) judgeClaimed(r *candidate, claimants []*livePod, o *owners) d
 	}
 	if conflicting := conflicting(claimants); len(conflicting) > 0 {
 		other := slices.IndexFunc(conflicting, func(p *livePod) bool { return owner != nil && distinct(p, owner) })
-		claimant := conflicting[max(0, other)]
-		o.note(r, OwnerInConflict, claimant)
-		return kept(TwoPods, claimant)
+		return kept(TwoPods, conflicting[max(0, other)])
 	}
 	if owner != nil { // a sandbox that is not ready is named only if nothing runs with its address
 		running := slices.IndexFunc(claimants, func(p *livePod) bool { return !p.NotRunning })
@@ -145,10 +140,8 @@ func (s *snapshot) judgeClaimed(r *candidate, claimants []*livePod, o *owners) d
 	hasContainer := func(p *livePod) bool { return len(p.ContainerIDs) > 0 }
 	other := slices.IndexFunc(claimants, hasContainer)
 	if r.Owner != hostlocal.Owned || other < 0 {
-		o.note(r, SiblingInUse, claimants[0])
 		return kept(AddressClaimed, claimants[0])
 	}
-	o.note(r, OwnerInConflict, claimants[other])
 	inAny := func(p *livePod) bool { return hasContainer(p) && p.Network == "" }
 	if slices.ContainsFunc(claimants, inAny) && o.live[r.IP] {
 		return kept(ClaimedInOtherNetwork, claimants[other])
@@ -156,49 +149,46 @@ func (s *snapshot) judgeClaimed(r *candidate, claimants []*livePod, o *owners) d
 	return kept(OtherContainer, claimants[other])
 }
 
-// note records why other reservations of r's owner are kept. SiblingInUse takes
-// precedence over a conflict.
-func (o *owners) note(r *candidate, why Reason, pod *livePod) {
-	if _, ok := o.held[r.ContainerID]; !ok || why == SiblingInUse {
-		o.held[r.ContainerID] = kept(why, pod)
+// note records why other reservations of r's owner are kept, if that is not live itself. SiblingInUse
+// takes precedence over a conflict.
+func (o *owners) note(r *candidate, d decision) {
+	_, held := o.held[r.ContainerID]
+	switch {
+	case r.Owner != hostlocal.Owned:
+	case d.reason == AddressClaimed:
+		o.held[r.ContainerID] = kept(SiblingInUse, d.pod)
+	case d.reason != ContainerLive && !held:
+		o.held[r.ContainerID] = kept(OwnerInConflict, d.pod)
 	}
 }
 
 // kept is a decision for a reason that is about a pod, or about none.
 func kept(why Reason, pod *livePod) decision { return decision{reason: why, pod: pod} }
 
-// judgeUnclaimed judges a reservation whose address no live pod claims, by its owner (R3), and returns
-// the time until it may be decided to be a leak.
+// judgeUnclaimed judges a reservation whose address no live pod claims: by its owner (R3), or else by
+// what it means that nobody names it. It returns the time until it may be decided to be a leak.
 func (s *snapshot) judgeUnclaimed(r *candidate, o *owners) (d decision, in time.Duration) {
-	switch r.Owner {
-	case hostlocal.Malformed:
+	owner, owned := s.pods.owner(r), r.Owner == hostlocal.Owned
+	switch held, ok := o.held[r.ContainerID]; {
+	case r.Owner == hostlocal.Malformed:
 		return kept(OwnerMalformed, nil), forever
-	case hostlocal.Empty:
-		return s.judgeUnowned(r, s.age(r))
-	case hostlocal.Owned:
-	default:
+	case !owned && r.Owner != hostlocal.Empty:
 		return kept(OwnerUnreadable, nil), forever
-	}
-	if owner := s.pods.owner(r); owner != nil {
+	case owner != nil:
 		return kept(ContainerLive, owner), forever
-	}
-	if other, ok := o.held[r.ContainerID]; ok {
-		return other, forever
-	}
-	if of := s.opts.OwnADD.ContainerID; of != "" && r.ContainerID == of && !s.isOwn(r) {
+	case ok:
+		return held, forever
+	case owned && r.ContainerID == s.opts.OwnADD.ContainerID && !s.isOwn(r):
 		return kept(ContainerLive, nil), forever // the caller executes an ADD for it, which the sources leave out
-	}
-	if o.unreadable {
+	case owned && o.unreadable:
 		return kept(SiblingUnreadable, nil), s.opts.MinAge
 	}
-	return s.judgeUnowned(r, o.youngest[r.ContainerID])
-}
-
-// judgeUnowned judges a reservation whose owner and address no live pod is known to have,
-// by what it means that nobody names it.
-func (s *snapshot) judgeUnowned(r *candidate, a age) (d decision, in time.Duration) {
+	least, byTimestamp := s.age(r)
+	if owned {
+		least = o.youngest[r.ContainerID]
+	}
 	q := s.about(r)
-	d, in = s.judgeSilence(r, q, a)
+	d, in = s.judgeSilence(r, q, least, byTimestamp)
 	switch {
 	case leaked(d.reason):
 		d.again = q.has(adds) && !q.has(waived)
@@ -211,7 +201,8 @@ func (s *snapshot) judgeUnowned(r *candidate, a age) (d decision, in time.Durati
 // leaked reports whether a reservation was decided to be a leak that may be released.
 func leaked(why Reason) bool { return why == Unowned || why == EmptyOwner }
 
-func (s *snapshot) judgeSilence(r *candidate, q silence, a age) (d decision, in time.Duration) {
+// judgeSilence judges a reservation whose owner and address no live pod is known to have.
+func (s *snapshot) judgeSilence(r *candidate, q silence, least time.Duration, byTimestamp bool) (d decision, in time.Duration) {
 	switch {
 	case !q.has(speaksOf):
 		return kept(NoSourceForNetwork, nil), forever
@@ -219,30 +210,25 @@ func (s *snapshot) judgeSilence(r *candidate, q silence, a age) (d decision, in 
 		return kept(NotRecorded, nil), forever
 	case s.foreign(r, q):
 		return kept(ForeignOwner, nil), forever
-	case s.stale == forever:
+	case s.stale >= forever:
 		return kept(StaleAnswer, nil), forever
 	}
 	need := s.opts.MinAge
 	if !q.has(adds | addresses | cached) { // then a setting below L does not count (R5)
 		need = max(need, s.opts.lag())
 	}
-	if a.least < need && !q.has(waived) && !q.has(own) {
+	if least < need && !q.has(waived) && !q.has(own) {
 		why := TooYoung
 		switch {
-		case !a.byTimestamp:
+		case !byTimestamp:
 			why = UntrustedTimestamp
-		case a.least >= s.opts.MinAge:
+		case least >= s.opts.MinAge:
 			why = NotYetListed
 		}
-		return kept(why, nil), need - a.least
+		return kept(why, nil), need - least
 	}
-	if pod, why := s.startingPod(r); pod != nil {
-		if in := s.claimEnds(r, q, why, a.least); in > 0 {
-			if in == forever && why != EntryUnproven {
-				why = StartingNoEnd
-			}
-			return kept(why, pod), in
-		}
+	if d, in := s.judgeStarting(r, q, least); in > 0 {
+		return d, in
 	}
 	switch {
 	case !slices.Contains(s.networks, r.Network):
@@ -253,38 +239,35 @@ func (s *snapshot) judgeSilence(r *candidate, q silence, a age) (d decision, in 
 	return kept(Unowned, nil), forever
 }
 
-// startingPod returns a starting pod, or an unproven entry, that may hold r, or nil.
-func (s *snapshot) startingPod(r *candidate) (pod *livePod, why Reason) {
-	if pod = s.pods.unproven[r.ContainerID]; pod != nil {
-		return pod, EntryUnproven
-	}
-	if pod = s.pods.startUnknown; pod != nil {
-		return pod, PodStartUnknown
-	}
-	if pod = s.pods.startEarliest; pod != nil && s.clock.madeSince(r.Reservation, pod.StartedAt) {
-		return pod, PodStarting
-	}
-	return nil, PodStarting
-}
-
-// claimEnds returns the time until the claim of a starting pod or of an unproven entry
-// on r ends (R4): zero or less if it has ended, forever if no source here can end it.
-func (s *snapshot) claimEnds(r *candidate, q silence, why Reason, least time.Duration) time.Duration {
-	switch byName := s.opts.StartingFor - least + 1; {
-	case why == EntryUnproven && q.has(own) && s.clock.beforeBoot(s.pods.unproven[r.ContainerID].StartedAt):
-		return 0
-	case why == EntryUnproven: // only a source that is no cache ends it, if it would name the container
-		if q.has(byNoCache) {
-			return byName
+// judgeStarting keeps r for a starting pod, or an entry that is not proven, that may hold it. It returns
+// the time until that claim ends (R4): zero or less if there is none, forever if no source here can end it.
+func (s *snapshot) judgeStarting(r *candidate, q silence, least time.Duration) (d decision, in time.Duration) {
+	byName := s.opts.StartingFor - least + 1
+	if pod := s.pods.unproven[r.ContainerID]; pod != nil {
+		switch { // only a source that is no cache ends it, if it would name the container
+		case q.has(own) && s.clock.beforeBoot(pod.StartedAt):
+			byName = 0
+		case !q.has(byNoCache):
+			byName = forever
 		}
-	case q.has(waived), q.has(atOnce | adds): // the age is at least MinAge
-		return 0
-	case s.clock.beforeBoot(r.ReservedAt):
-		return s.opts.lag() - least + 1
-	case q.has(namesNow):
-		return byName
-	case q.has(names): // but only by an answer from before r was first seen
-		return s.opts.lag()
+		return kept(EntryUnproven, pod), byName
 	}
-	return forever
+	pod, why := s.pods.starting, PodStarting
+	if pod == nil || !s.clock.madeSince(r.Reservation, s.pods.start) {
+		return decision{}, 0
+	}
+	if s.pods.start.IsZero() {
+		why = PodStartUnknown
+	}
+	switch {
+	case q.has(waived), q.has(atOnce | adds): // the age is at least MinAge
+		return decision{}, 0
+	case s.clock.beforeBoot(r.ReservedAt):
+		return kept(why, pod), s.opts.lag() - least + 1
+	case q.has(namesNow):
+		return kept(why, pod), byName
+	case q.has(names): // but only by an answer from before r was first seen
+		return kept(why, pod), s.opts.lag()
+	}
+	return kept(StartingNoEnd, pod), forever
 }

@@ -53,11 +53,11 @@ type livePods struct {
 	unproven    map[string]*livePod       // the same for unproven entries
 	claims      map[netip.Addr][]*livePod // those that claim an address, in any network
 	dirs        []string                  // the networks that have a directory
-	// Starting pods, which may hold a reservation that they do not name yet (R4): one
-	// with an unknown start, and the one that started first, which claims all that the
-	// later ones claim. Nil is none.
-	startUnknown, startEarliest *livePod
-	nextFinish                  time.Duration // until the first finished pod stops holding anything
+	// Of the starting pods, which may hold a reservation that they do not name yet (R4), the
+	// one that started first: it claims all that the others claim. Nil is none.
+	starting   *livePod
+	start      time.Time     // of it; zero if unknown, which is before all others
+	nextFinish time.Duration // until the first finished pod stops holding anything
 }
 
 type livePod struct {
@@ -127,15 +127,15 @@ func (l *livePods) add(p *livePod, now reading) {
 	}
 }
 
-// addStarting adds a pod that may hold a reservation which it does not name.
+// addStarting adds a pod that may hold a reservation which it does not name. A start in the future
+// is unknown.
 func (l *livePods) addStarting(p *livePod, now reading) {
-	switch {
-	case !startKnown(now, p.StartedAt):
-		if l.startUnknown == nil || comparePods(p, l.startUnknown) > 0 {
-			l.startUnknown = p
-		}
-	case l.startEarliest == nil || p.StartedAt.Before(l.startEarliest.StartedAt):
-		l.startEarliest = p
+	start := p.StartedAt
+	if start.After(now.wall) {
+		start = time.Time{}
+	}
+	if l.starting == nil || cmp.Or(l.start.Compare(start), comparePods(p, l.starting)) > 0 {
+		l.starting, l.start = p, start
 	}
 }
 

@@ -152,7 +152,10 @@ func (c *propCase) candidate(i int) *candidate {
 // youngerThanSet reports whether r is younger than the minimum age, and its timestamp is not
 // doubted only for the boot.
 func (c *propCase) youngerThanSet(r *candidate) bool {
-	age, byTimestamp := c.clock.age(propNow, r)
+	age, byTimestamp := propNow.mono-r.seen, c.clock.trusted(propNow, r.ReservedAt)
+	if byTimestamp {
+		age = max(age, c.clock.since(propNow, r.ReservedAt))
+	}
 	return age < c.opts.MinAge && (byTimestamp || !c.clock.sinceSteps(propNow, r.ReservedAt))
 }
 

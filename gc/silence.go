@@ -33,9 +33,7 @@ func (s *snapshot) addLook(answers []podsource.Answer, began, now reading) []dec
 	for i, a := range answers {
 		s.listed += len(a.Pods)
 		d := declaration{Answer: a, asOf: s.clock.asOf(s.at, now, &a), fresh: s.clock.asOf(began, now, &a) >= began.mono}
-		if s.stale = max(s.stale, s.at.mono-d.asOf); d.asOf == always {
-			s.stale = forever
-		}
+		s.stale = max(s.stale, s.at.mono-d.asOf)
 		if a.Cache != nil {
 			d.cache = s.checkCache(&a, answers)
 		}
