@@ -123,7 +123,7 @@ func (r *Report) addLook(answers []podsource.Answer) {
 func (r *Report) note(s *snapshot) {
 	for i, d := range s.evidence[len(s.evidence)-1] {
 		if d.cache != nil {
-			r.Sources[i].note(d.cache.note)
+			r.Sources[i].note(strings.Join(d.cache.notes, "; "))
 			continue
 		}
 		named, noDir := make(map[string]bool), ""

@@ -60,9 +60,9 @@ type silence uint16
 const (
 	speaksOf silence = 1 << iota // of the reservation's network (R14)
 	mayName                      // of the reservation itself: it can't have missed or lost its container
-	means                        // any container of the network, and the reservation is in no gap (R14)
 	names                        // the container, if it were live, late or at once, by answers of any age
-	waived                       // the hook's assertion holds: a record names the container (R5)
+	recorded                     // the same, at once, by a record (R14)
+	waived                       // ... for which the hook's assertion holds (R5)
 
 	// By answers from after the reservation was first seen:
 	namesNow  // the container, late or at once
@@ -74,6 +74,8 @@ const (
 	atOnce    // the container, at once
 	cached    // the same by a cache
 	knows     // the same by a record, or by a cache with a proven entry of this attachment
+
+	inCache // an entry of its owner is in a cache of CNI results, live or ended, of any network (R14)
 
 	// These two hold if any source says so in any look.
 	listsPods // of Kubernetes or their sandboxes: other owners are foreign (R14)
@@ -117,38 +119,38 @@ func (s *snapshot) about(r *candidate) (all silence) {
 // interface.
 func (s *snapshot) isOwn(r *candidate) bool {
 	of := &s.opts.OwnADD
-	return of.ContainerID != "" && r.Owner == hostlocal.Owned && r.Network == of.Network && r.ContainerID == of.ContainerID &&
-		(r.IfName == of.IfName || r.IfName == "")
+	return r.Owner == hostlocal.Owned && r.Network == of.Network && r.ContainerID == of.ContainerID && (r.IfName == of.IfName || r.IfName == "")
 }
 
 // aboutOne returns what the silence of one source in one look means for r.
 func (s *snapshot) aboutOne(d *declaration, r *candidate) (q silence) {
-	speaks, record, entry, knowsOf := podsource.Covers(d.Networks, r.Network), d.AtOnce, noEntry, true
+	speaks, knowsOf, proven := podsource.Covers(d.Networks, r.Network), true, false
 	if d.cache != nil {
-		speaks, record, entry = d.cache.passed[r.Network], false, d.cache.entries[attachment{r.Network, r.ContainerID}]
-		knowsOf = s.cacheSpeaksOf(d.cache.since[r.Network], entry, r)
+		speaks = d.cache.passed[r.Network]
+		knowsOf, proven = s.cacheSpeaksOf(d.cache, r)
+		q.add(d.cache.entries[attachment{anyNetwork, r.ContainerID}], inCache)
 		q.add(d.cache.doubted[r.Network] != nil, doubt)
 	}
 	q.add(speaks, speaksOf)
 	q.add((speaks || d.cache != nil) && d.Names != podsource.AnyContainer, listsPods)
 	if speaks && knowsOf && !inGap(d.Gaps, r.Reservation) {
 		q |= mayName
-		q.add(record && d.Names == podsource.AnyContainer, means)
 		q.add(d.Names.Has(r.ContainerID), names)
-		q.add(s.noADD && record && q.has(names) && s.clock.listedSince(s.at, d, r), waived)
+		q.add(d.AtOnce && d.cache == nil && q.has(names), recorded)
+		q.add(s.noADD && q.has(recorded) && s.clock.listedSince(s.at, d, r), waived)
 	}
 	if d.asOf < r.seen {
 		return q
 	}
 	q.add(q.has(names), namesNow)
-	q.add(q.has(names) && d.Cache == nil, byNoCache)
+	q.add(q.has(names) && d.cache == nil, byNoCache)
 	if d.fresh {
 		q.add(d.SeesAddresses, addresses)
 		q.add(podsource.Covers(d.SeesADDs, r.Network), adds)
 		if d.AtOnce && q.has(names) {
 			q |= atOnce
-			q.add(d.Cache != nil, cached)
-			q.add(record || entry == provenEntry, knows)
+			q.add(d.cache != nil, cached)
+			q.add(q.has(recorded) || proven, knows)
 		}
 	}
 	return q
@@ -172,12 +174,12 @@ func (s *snapshot) foreign(r *candidate, q silence) bool {
 	switch {
 	case r.Owner != hostlocal.Owned || q.has(own) || slices.ContainsFunc(s.opts.AllowForeign, allowed):
 		return false
-	case !isContainer(r.ContainerID) && !s.inCache(r.ContainerID):
+	case !isContainer(r.ContainerID) && !q.has(inCache):
 		return true
 	case s.allNetworks:
 		return !q.has(addresses)
 	}
-	return q.has(listsPods) && !podsource.SandboxContainers.Has(r.ContainerID) && q&(addresses|means) == 0
+	return q.has(listsPods) && !podsource.SandboxContainers.Has(r.ContainerID) && q&(addresses|recorded) == 0
 }
 
 // isContainer reports whether an owner ends in the ID of a container: 64 hexadecimal digits or a UUID. Any
@@ -187,12 +189,4 @@ func isContainer(owner string) bool {
 	hex := func(s string, n int) bool { return len(s) == n && strings.Trim(s, "0123456789abcdefABCDEF") == "" }
 	last := func(n int) string { return owner[max(0, len(owner)-n):] }
 	return hex(last(64), 64) || slices.EqualFunc(strings.Split(last(36), "-"), []int{8, 4, 4, 4, 12}, hex)
-}
-
-// inCache reports whether in each look a cache has an entry of a container, live or ended.
-func (s *snapshot) inCache(containerID string) bool {
-	has := func(d declaration) bool {
-		return d.cache != nil && d.cache.entries[attachment{anyNetwork, containerID}] != noEntry
-	}
-	return !slices.ContainsFunc(s.evidence, func(look []declaration) bool { return !slices.ContainsFunc(look, has) })
 }
