@@ -51,16 +51,14 @@ type steps struct {
 
 // A file identifies a reservation file by what no chmod and no relabeling changes (hazard 107).
 type file struct {
-	Network             string
-	IP                  netip.Addr
-	Inode               uint64
-	Modified            int64 // in nanoseconds since 1970
-	ContainerID, IfName string
-	Owner               string
+	Network, ContainerID, IfName, Owner string
+	IP                                  netip.Addr
+	Inode                               uint64
+	Modified                            int64 // in nanoseconds since 1970
 }
 
 func fileOf(r *hostlocal.Reservation) file {
-	return file{r.Network, r.IP, r.Inode(), r.ReservedAt.UnixNano(), r.ContainerID, r.IfName, r.Owner.String()}
+	return file{r.Network, r.ContainerID, r.IfName, r.Owner.String(), r.IP, r.Inode(), r.ReservedAt.UnixNano()}
 }
 
 // String returns the file's name in a memory, one line.
@@ -225,34 +223,30 @@ type candidate struct {
 // see records the first sights of files whose owners were just read, and which are in the order
 // of a list, as those of the last pass are. All others are forgotten.
 func (c *clock) see(at reading, all []hostlocal.Reservation) {
-	before, next := c.files, 0
+	before := c.files
 	c.files = make([]candidate, len(all))
 	for i := range all {
-		f, what := candidate{&all[i], at.mono}, fileOf(&all[i])
-		for ; next < len(before); next++ {
-			b := before[next]
-			if cmp.Or(strings.Compare(b.Network, f.Network), b.IP.Compare(f.IP)) > 0 {
-				break
-			}
-			if fileOf(b.Reservation) == what {
-				f.seen = b.seen
+		f := &all[i]
+		c.files[i] = candidate{f, at.mono}
+		for ; len(before) > 0 && cmp.Or(strings.Compare(before[0].Network, f.Network), before[0].IP.Compare(f.IP)) <= 0; before = before[1:] {
+			if fileOf(before[0].Reservation) == fileOf(f) {
+				c.files[i].seen = before[0].seen
 			}
 		}
-		c.files[i] = f
 	}
 }
 
 // seePods records the first sights of pods that are finished, and of entries that are not
 // proven. Those that are not listed any more are forgotten if a source listed such: Kubernetes
 // pods, or a cache.
-func (c *clock) seePods(now reading, look []declaration) {
+func (c *clock) seePods(now reading, look []podsource.Answer) {
 	finished := make(map[podID]time.Duration)
 	c.lists = make(map[bool]bool)
-	for _, d := range look {
-		c.lists[false] = c.lists[false] || !d.Supplementary && d.Names == podsource.KubernetesPods
-		c.lists[true] = c.lists[true] || d.Cache != nil
-		for i := range d.Pods {
-			if p := &d.Pods[i]; p.HasFinished() || p.Unproven {
+	for _, a := range look {
+		c.lists[false] = c.lists[false] || !a.Supplementary && a.Names == podsource.KubernetesPods
+		c.lists[true] = c.lists[true] || a.Cache != nil
+		for i := range a.Pods {
+			if p := &a.Pods[i]; p.HasFinished() || p.Unproven {
 				finished[podIDOf(p)] = now.mono
 			}
 		}

@@ -28,11 +28,7 @@ func TestClockForgets(t *testing.T) {
 		{"kubelet answers, too", []podsource.Answer{kubeletAnswer(), netnsAnswer()}, forgotten, forgotten},
 	} {
 		at, end := reading{mono: time.Duration(i) + 1}, reading{mono: forgotten}
-		var look []declaration
-		for _, a := range row.look {
-			look = append(look, declaration{Answer: a})
-		}
-		c.seePods(at, look)
+		c.seePods(at, row.look)
 		job, entry := end.mono-c.finishedFor(end, &job), end.mono-c.finishedFor(end, &entry)
 		if job != row.job || entry != row.entry {
 			t.Errorf("%s: first seen at %v and %v, want %v and %v", row.reason, job, entry, row.job, row.entry)

@@ -13,8 +13,8 @@ import (
 
 // A snapshot is the whole input of a decision.
 type snapshot struct {
-	reservations []candidate // of all networks of the data dir
-	evidence     evidence
+	reservations []candidate     // of all networks of the data dir
+	evidence     [][]declaration // look by look; one counts if the same source makes it in every look
 	pods         *livePods
 	listed       int           // pods and entries of the answers
 	clock        *clock        // read, not written

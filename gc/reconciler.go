@@ -219,8 +219,8 @@ func (r *Reconciler) ask(ctx context.Context, o occasion, s *snapshot, report *R
 		if err := r.check(answers, s.at, o.inLoop); err != nil {
 			return nil, 0, err
 		}
-		look := s.addLook(answers, began, now)
-		r.clock.seePods(now, look)
+		s.addLook(answers, began, now)
+		r.clock.seePods(now, answers)
 		if decisions, in := decide(s); decisions != nil {
 			return decisions, in, nil
 		}

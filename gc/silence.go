@@ -14,10 +14,6 @@ import (
 // betweenLooks is the minimum time between two looks of a pass (R5).
 const betweenLooks = time.Second
 
-// evidence has the declarations of a pass, look by look. A declaration counts if the
-// same source makes it in every look.
-type evidence [][]declaration
-
 // A declaration is an answer as it counts.
 type declaration struct {
 	podsource.Answer
@@ -26,9 +22,9 @@ type declaration struct {
 	cache *cache        // of an answer with a Cache
 }
 
-// addLook adds the answers of one look, which began at began, and returns their
-// declarations. The reading now was taken after the answers.
-func (s *snapshot) addLook(answers []podsource.Answer, began, now reading) []declaration {
+// addLook adds the answers of one look, which began at began. The reading now was taken after
+// the answers.
+func (s *snapshot) addLook(answers []podsource.Answer, began, now reading) {
 	look := make([]declaration, len(answers))
 	for i, a := range answers {
 		s.listed += len(a.Pods)
@@ -41,7 +37,6 @@ func (s *snapshot) addLook(answers []podsource.Answer, began, now reading) []dec
 	}
 	s.evidence = append(s.evidence, look)
 	s.pods = s.indexPods(now)
-	return look
 }
 
 // keep copies the slices that a source may reuse for its next answer.
