@@ -172,11 +172,15 @@ func (l *livePods) owner(r *candidate) *livePod {
 }
 
 // claimants returns the pods that claim the address of a reservation, in its network or
-// in any (R3). A network without a directory may be a name of any: Multus gives its own to
-// the results of the plugins that it calls.
+// in any (R3), in a slice that is not to be changed. A network without a directory may be a
+// name of any: Multus gives its own to the results of the plugins that it calls.
 func (l *livePods) claimants(r *candidate) []*livePod {
 	elsewhere := func(p *livePod) bool { return p.Network != r.Network && slices.Contains(l.dirs, p.Network) }
-	return slices.DeleteFunc(slices.Clone(l.claims[r.IP]), elsewhere)
+	all := slices.Clip(l.claims[r.IP])
+	if slices.ContainsFunc(all, elsewhere) {
+		return slices.DeleteFunc(slices.Clone(all), elsewhere)
+	}
+	return all
 }
 
 // distinct reports whether two entries are surely about different pods. Most sources
