@@ -247,7 +247,7 @@ func (s *snapshot) judgeStarting(r *candidate, q silence, least time.Duration) (
 		switch { // only a source that is no cache ends it, if it would name the container
 		case q.has(own) && s.clock.beforeBoot(pod.StartedAt):
 			byName = 0
-		case !q.has(byNoCache):
+		case !q.has(namesNow):
 			byName = forever
 		}
 		return kept(EntryUnproven, pod), byName
@@ -266,7 +266,7 @@ func (s *snapshot) judgeStarting(r *candidate, q silence, least time.Duration) (
 		return kept(why, pod), s.opts.lag() - least + 1
 	case q.has(namesNow):
 		return kept(why, pod), byName
-	case q.has(names): // but only by an answer from before r was first seen
+	case q.has(names): // but only by an answer from before r was first seen, or by a cache
 		return kept(why, pod), s.opts.lag()
 	}
 	return kept(StartingNoEnd, pod), forever
