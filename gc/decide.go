@@ -75,8 +75,8 @@ func decide(s *snapshot) (decisions []decision, in time.Duration) {
 	return decisions, in
 }
 
-// age returns a lower bound of r's age, and whether that is by r's timestamp: else it is the time
-// since r was first seen, which is a lower bound, too. A timestamp that is doubted only for the boot is trusted if every ADD
+// age returns a lower bound of r's age, and whether r's timestamp is trusted: if not, the age is the
+// time since r was first seen. A timestamp that is doubted only for the boot is trusted if every ADD
 // in flight is seen, or the hook's caller asserts that there is none, and a source that names
 // containers at once knows all others: nothing of this boot can hide behind it (R5).
 func (s *snapshot) age(r *candidate) (least time.Duration, byTimestamp bool) {

@@ -113,7 +113,8 @@ func (s *snapshot) about(r *candidate) (all silence) {
 // interface.
 func (s *snapshot) isOwn(r *candidate) bool {
 	of := &s.opts.OwnADD
-	return r.Owner == hostlocal.Owned && r.Network == of.Network && r.ContainerID == of.ContainerID && (r.IfName == of.IfName || r.IfName == "")
+	return r.Owner == hostlocal.Owned && r.Network == of.Network && r.ContainerID == of.ContainerID &&
+		(r.IfName == of.IfName || r.IfName == "")
 }
 
 // aboutOne returns what the silence of one source in one look means for r.
