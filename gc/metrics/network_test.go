@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
@@ -56,7 +57,7 @@ func TestOldestKeptLeakAge(t *testing.T) {
 	} {
 		c := New()
 		c.OnReport(reportOf(row.entries...), nil)
-		if got := c.networks["podnet"].oldestKeptLeak; got != row.want {
+		if got := testutil.ToFloat64(c.oldestKeptLeak); got != row.want.Seconds() {
 			t.Errorf("%s: got %v, want %v", row.reason, got, row.want)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
@@ -83,7 +84,7 @@ func TestUnreservedInRanges(t *testing.T) {
 	c := New()
 	c.SetRanges(map[string][]iprange.Set{"podnet": {{rangeOf("10.1.0.1", "10.1.0.6", "")}, {rangeOf("fd00::1", "fd00::6", "")}}, "other": {{rangeOf("10.3.0.1", "10.3.0.6", "")}}})
 	c.OnReport(report, nil)
-	if c.unreserved != 3 {
-		t.Errorf("%d addresses at risk, want those of the three ranges", c.unreserved)
+	if n := testutil.ToFloat64(c.unreserved); n != 3 {
+		t.Errorf("%v addresses at risk, want those of the three ranges", n)
 	}
 }
