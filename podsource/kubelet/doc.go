@@ -9,7 +9,7 @@
 // and costs it nothing. On a node without it the source's error is
 // [podsource.ErrNotHere], so that [podsource.Fallback] uses another source:
 //
-//	fromKubelet, err := kubelet.New("", kubelet.Options{})
+//	fromKubelet, err := kubelet.New("")
 //	...
 //	source := podsource.Fallback(fromKubelet, apiServer)
 //

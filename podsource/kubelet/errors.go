@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 	"syscall"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -34,8 +33,7 @@ func explainDial(err error) error {
 
 // explainCall adds to the status of a call what it means here.
 func explainCall(err error) error {
-	s := status.Convert(err)
-	switch s.Code() {
+	switch status.Code(err) {
 	case codes.FailedPrecondition:
 		return fmt.Errorf("%w: kubelet does not know all its pods yet: %w", podsource.ErrIncomplete, err)
 	case codes.Unavailable:
@@ -43,10 +41,7 @@ func explainCall(err error) error {
 	case codes.DeadlineExceeded: // by the server's clock
 		return fmt.Errorf("%w: does kubelet hang? %w", podsource.ErrIncomplete, err)
 	case codes.ResourceExhausted:
-		if strings.Contains(s.Message(), "larger than max") { // by gRPC in the client
-			return fmt.Errorf("the answer is too long: %w; raise Options.MaxBytes", err)
-		}
-		return fmt.Errorf("%w: kubelet limits the rate of calls: %w", podsource.ErrIncomplete, err)
+		return fmt.Errorf("%w: kubelet limits the rate of calls, or its answer is too long: %w", podsource.ErrIncomplete, err)
 	case codes.Unimplemented:
 		return fmt.Errorf("%w: the server does not serve the Pods API v1alpha1: %w", podsource.ErrNotHere, err)
 	}

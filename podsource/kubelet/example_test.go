@@ -12,7 +12,7 @@ import (
 
 // If kubelet does not serve the Pods API, the API server is asked.
 func ExampleNew() {
-	fromKubelet, err := kubelet.New("/no-such-directory/pods-api.sock", kubelet.Options{})
+	fromKubelet, err := kubelet.New("/no-such-directory/pods-api.sock")
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -32,7 +32,7 @@ func must[S any](s S, err error) S {
 }
 
 // made returns a source on a socket.
-func made(socket string) *kubelet.Source { return must(kubelet.New(socket, kubelet.Options{})) }
+func made(socket string) *kubelet.Source { return must(kubelet.New(socket)) }
 
 // served returns a source on a new socket, on which a is served until the end of the test.
 func served(t testing.TB, a answer) *kubelet.Source {

@@ -5,16 +5,15 @@ package kubelet
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"path"
-	"sync/atomic"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/emptypb"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -22,49 +21,22 @@ import (
 // (--root-dir=/var/lib/kubelet) serves its Pods API.
 const DefaultSocket = "/var/lib/kubelet/pods-api/pods-api.sock"
 
-// DefaultMaxBytes is the default of Options.MaxBytes.
-const DefaultMaxBytes = 256 << 20
-
-// Options configure a Source. The zero value is the safe default.
-type Options struct {
-	// MaxBytes limits the size of an answer; a larger one is an error. A pod has at most
-	// about 1.5 MB, the limit of etcd, and rarely more than 20 kB. Zero is
-	// [DefaultMaxBytes].
-	MaxBytes int
-}
+// maxAnswer is the maximum size of an answer in bytes. A pod has at most about 1.5 MB, the limit of
+// etcd, and rarely more than 20 kB.
+const maxAnswer = 256 << 20
 
 // A Source asks kubelet for its pods. It keeps no connection and no goroutine between two
 // calls, so it has no Close, and kubelet may restart in between. Make it with [New].
-type Source struct {
-	socket string
-	opts   Options
-}
+type Source struct{ socket string }
 
-// maxSocket is the maximum length of the path of a unix socket (Linux, unix(7): 108 bytes
-// with the terminating null byte).
-const maxSocket = 107
-
-// New returns a source for the kubelet at the given unix socket, an absolute path; "" is
-// [DefaultSocket]. It does not access the socket, which need not exist yet. The error names
-// everything that is wrong with the arguments.
-func New(socket string, opts Options) (*Source, error) {
-	var errs []error
-	switch {
-	case socket == "":
-		socket = DefaultSocket
-	case !path.IsAbs(socket):
-		errs = append(errs, fmt.Errorf("the socket %q is not an absolute path", socket))
-	case len(socket) > maxSocket:
-		errs = append(errs, fmt.Errorf("the path of the socket has %d bytes; it must not have more than %d: %s", len(socket), maxSocket, socket))
+// New returns a source for the kubelet at the given unix socket; "" is [DefaultSocket]. It does not
+// access the socket, which need not exist yet. It is an error if the path is not absolute.
+func New(socket string) (*Source, error) {
+	socket = cmp.Or(socket, DefaultSocket)
+	if !path.IsAbs(socket) {
+		return nil, fmt.Errorf("making a kubelet source: the socket %q is not an absolute path", socket)
 	}
-	if opts.MaxBytes < 0 {
-		errs = append(errs, fmt.Errorf("Options.MaxBytes is %d; it must not be negative", opts.MaxBytes))
-	}
-	if len(errs) > 0 {
-		return nil, fmt.Errorf("making a kubelet source: %w", errors.Join(errs...))
-	}
-	opts.MaxBytes = cmp.Or(opts.MaxBytes, DefaultMaxBytes)
-	return &Source{socket: socket, opts: opts}, nil
+	return &Source{socket}, nil
 }
 
 // String returns the name of the source, also for one that does not answer.
@@ -87,58 +59,46 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a := podsource.Answer{Source: s.String()}
 	pods, err := s.ask(ctx)
 	if err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err() // a gRPC status does not wrap it
+		}
 		return a, fmt.Errorf("asking kubelet for its pods on %s: %w", s.socket, err)
 	}
 	a.Pods, a.Networks, a.Note = pods, []string{podsource.EveryNetwork}, kubepod.Note(pods)
 	return a, nil
 }
 
-func (s *Source) ask(ctx context.Context) ([]podsource.Pod, error) {
-	if s.socket == "" {
-		return nil, errors.New("the source was not made with New")
-	}
-	answer, err := s.list(ctx)
-	switch {
-	case err == nil:
-		return decode(answer)
-	case ctx.Err() != nil:
-		return nil, ctx.Err() // a gRPC status does not wrap the error of the context
-	}
-	return nil, err
-}
-
-// list makes one connection and one call. If gRPC dialed itself, it would retry, and its
+// ask makes one connection and one call. If gRPC dialed itself, it would retry, and its
 // error would not wrap that of the connection.
-func (s *Source) list(ctx context.Context) ([][]byte, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.socket)
+func (s *Source) ask(ctx context.Context) ([]podsource.Pod, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", s.socket)
 	if err != nil {
 		return nil, explainDial(err)
 	}
 	defer conn.Close() //nolint:errcheck // gRPC closes it, unless the context ended before it dialed
-	var dialed atomic.Bool
 	client, err := grpc.NewClient("passthrough:///localhost",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
-			if dialed.Swap(true) { // gRPC dials again when a server closes the connection
-				return nil, errors.New("the connection was lost")
-			}
-			return conn, nil
-		}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(s.opts.MaxBytes)),
+		// When the connection is lost, gRPC gets the same one again, and the call fails.
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return conn, nil }),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close() //nolint:errcheck // nothing was written
-	var pods [][]byte
-	if err := client.Invoke(ctx, listPods, nil, &pods, grpc.ForceCodec(wire{})); err != nil {
+	answer := new(emptypb.Empty)
+	if err := client.Invoke(ctx, listPods, new(emptypb.Empty), answer); err != nil {
 		return nil, explainCall(err)
 	}
-	return pods, nil
+	return decode(answer.ProtoReflect().GetUnknown())
 }
 
-// decode converts the answer of kubelet, in which each pod is a marshalled v1.Pod.
-func decode(answer [][]byte) ([]podsource.Pod, error) {
+// decode converts a ListPodsResponse, in which each pod is a marshalled v1.Pod.
+func decode(message []byte) ([]podsource.Pod, error) {
+	answer, err := parseResponse(message)
+	if err != nil {
+		return nil, fmt.Errorf("reading the answer: %w", err)
+	}
 	pods := make([]podsource.Pod, 0, len(answer))
 	for i, text := range answer {
 		var object corev1.Pod

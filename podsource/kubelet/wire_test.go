@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -27,15 +28,13 @@ func TestParseResponse(t *testing.T) {
 		{"an unknown field with a number", "\x18\x01\x0a\x01a", nil, "field 3 of wire type 0"},
 		{"the known field with another type", "\x08\x01", nil, "field 1 of wire type 0"},
 		{"the known field as a group", "\x0b\x0c", nil, "field 1 of wire type 3"},
-		{"field 0", "\x02\x01a", nil, "after 0 bytes and 0 pods"},
+		{"field 0", "\x02\x01a", nil, "field 0 of wire type 0 after 0 pods"},
 		{"a length beyond the end", "\x0a\x01a\x0a\x03bc", nil, "pod 2: "},
 		{"no length", "\x0a\x01a\x0a", nil, "pod 2: "},
-		{"a truncated tag", "\x0a\x01a\x8a", nil, "after 3 bytes and 1 pods"},
+		{"a truncated tag", "\x0a\x01a\x8a", nil, "field 0 of wire type 0 after 1 pods"},
 		{"a length of 2^63 bytes", "\x0a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01", nil, "pod 1: "},
 	} {
-		message := []byte(row.message)
-		pods, err := parseResponse(message)
-		clear(message) // gRPC reuses the memory of a message, and pods are decoded later
+		pods, err := parseResponse([]byte(row.message))
 		var got []string
 		for _, pod := range pods {
 			got = append(got, string(pod))
@@ -45,6 +44,9 @@ func TestParseResponse(t *testing.T) {
 		}
 		if (err == nil) != (row.says == "") || err != nil && !strings.Contains(err.Error(), row.says) {
 			t.Errorf("%s: got error %v, want one that says %q", row.reason, err, row.says)
+		}
+		if _, decodeErr := decode([]byte(row.message)); err != nil && (decodeErr == nil || !strings.Contains(decodeErr.Error(), row.says)) {
+			t.Errorf("%s: decode returned the error %v, want that of parseResponse", row.reason, decodeErr)
 		}
 	}
 }
@@ -64,7 +66,11 @@ func FuzzAnswer(f *testing.F) {
 	}
 	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f}, []byte{0x1b})
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		pods, err := decode([][]byte{first, second})
+		var message []byte
+		for _, pod := range [][]byte{first, second} {
+			message = protowire.AppendBytes(protowire.AppendTag(message, podsField, protowire.BytesType), pod)
+		}
+		pods, err := decode(message)
 		if (err == nil) != (len(pods) == 2) {
 			t.Fatalf("%d pods of 2, and error %v", len(pods), err)
 		}

@@ -112,7 +112,7 @@ func New(opts Options) (podsource.Source, error) {
 	kernel, errKernel := netns.New(netns.Options{Nested: opts.Nested, LongestADD: opts.LongestADD})
 	cache, errCache := cnicache.New(cnicache.Options{Dirs: opts.CacheDirs, Living: kernel.Living})
 	runtime, errRuntime := cri.New(opts.Runtime, cri.Options{WithStatus: true, Logger: opts.Logger})
-	first, errKubelet := kubelet.New(opts.KubeletSocket, kubelet.Options{})
+	first, errKubelet := kubelet.New(opts.KubeletSocket)
 	if err := errors.Join(errKernel, errCache, errRuntime, errKubelet, opts.check()); err != nil {
 		return nil, fmt.Errorf("making the sources of this node: %w", err)
 	}

@@ -62,7 +62,7 @@ func newNode(t *testing.T, limit rate.Limit, burst int) *node {
 	}
 	go func() { _ = g.Serve(l) }() // an error of the server is one of the source
 	t.Cleanup(g.Stop)
-	if n.source, err = kubelet.New(socket, kubelet.Options{}); err != nil {
+	if n.source, err = kubelet.New(socket); err != nil {
 		t.Fatal(err)
 	}
 	return n
