@@ -17,8 +17,6 @@ import (
 func explain(err error, doing, permission string) error {
 	var status apierrors.APIStatus
 	switch {
-	case err == nil:
-		return nil
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%s: this account lacks the %s for the whole cluster; grant it by a ClusterRole and a ClusterRoleBinding: %w",
 			doing, permission, err)

@@ -52,7 +52,7 @@ func (s *Source) sameNode(node *corev1.Node, bootID string) error {
 		return s.permanent(fmt.Errorf("its Node has the UID %s, expected %s: it was deleted and created again, "+
 			"or another machine has taken its name", node.UID, want))
 	}
-	got, booted, beat := strings.TrimSpace(node.Status.NodeInfo.BootID), bootedAt(), heartbeat(node)
+	got, booted, beat := strings.TrimSpace(node.Status.NodeInfo.BootID), bootedAt(), readiness(node).LastHeartbeatTime.Time
 	switch {
 	case got == bootID:
 		return nil
@@ -82,34 +82,26 @@ func (s *Source) permanent(err error) error {
 // server does not know.
 func checkReporting(node *corev1.Node) error {
 	ready := readiness(node)
-	switch {
-	case ready == nil:
+	switch ready.Status {
+	case corev1.ConditionTrue, corev1.ConditionFalse:
+		return nil
+	case "":
 		return fmt.Errorf("%w: its Node has no condition Ready, so kubelet has not reported yet", podsource.ErrIncomplete)
-	case ready.Status != corev1.ConditionTrue && ready.Status != corev1.ConditionFalse:
-		return fmt.Errorf("%w: its Node is Ready=%s since %v (%s: %s): the control plane gets no status from its kubelet, "+
-			"so its list of pods is old; is kubelet running, and its certificate valid?",
-			podsource.ErrIncomplete, ready.Status, ready.LastTransitionTime.UTC(), ready.Reason, ready.Message)
 	}
-	return nil
+	return fmt.Errorf("%w: its Node is Ready=%s since %v (%s: %s): the control plane gets no status from its kubelet, "+
+		"so its list of pods is old; is kubelet running, and its certificate valid?",
+		podsource.ErrIncomplete, ready.Status, ready.LastTransitionTime.UTC(), ready.Reason, ready.Message)
 }
 
-// readiness returns the Node's condition Ready, or nil.
-func readiness(node *corev1.Node) *corev1.NodeCondition {
-	for i := range node.Status.Conditions {
-		if c := &node.Status.Conditions[i]; c.Type == corev1.NodeReady {
+// readiness returns the Node's condition Ready, or one without a status and a time. Its heartbeat is the
+// time of kubelet's last report of the node's state, by the node's clock.
+func readiness(node *corev1.Node) (none corev1.NodeCondition) {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
 			return c
 		}
 	}
-	return nil
-}
-
-// heartbeat returns the time of kubelet's last report of the node's state, by the node's
-// clock, or zero.
-func heartbeat(node *corev1.Node) time.Time {
-	if ready := readiness(node); ready != nil {
-		return ready.LastHeartbeatTime.Time
-	}
-	return time.Time{}
+	return none
 }
 
 // bootIDFile has the boot ID on Linux. kubelet reads the same file.
@@ -138,16 +130,12 @@ func (s *Source) bootID() (string, error) {
 // bootedAt returns the time at which this kernel booted, by its clock, or zero if it is
 // unknown (proc(5): the line btime of /proc/stat).
 func bootedAt() time.Time {
-	text, err := os.ReadFile("/proc/stat")
+	text, _ := os.ReadFile("/proc/stat") // after an error it has no such line
+	_, after, _ := strings.Cut(string(text), "\nbtime ")
+	seconds, _, _ := strings.Cut(after, "\n")
+	n, err := strconv.ParseInt(seconds, 10, 64)
 	if err != nil {
 		return time.Time{}
 	}
-	for line := range strings.Lines(string(text)) {
-		if seconds, ok := strings.CutPrefix(line, "btime "); ok {
-			if n, err := strconv.ParseInt(strings.TrimSpace(seconds), 10, 64); err == nil {
-				return time.Unix(n, 0)
-			}
-		}
-	}
-	return time.Time{}
+	return time.Unix(n, 0)
 }
