@@ -57,15 +57,9 @@
 //
 // # What it cannot see
 //
-//   - An ADD in flight, and one that failed: libcni writes an entry when the whole chain has
-//     succeeded. Package netns sees an ADD in flight.
-//   - Whether a namespace exists: it calls [Options].Living. If that can't decide, or the
-//     entry has no namespace, the container is kept as unproven (hazard 70).
+//   - An ADD that failed: libcni writes an entry when the whole chain has succeeded.
 //   - A container that was attached without libcni, or with a cache in a directory that is
 //     not in [Options].Dirs.
-//   - That an entry was wiped. It only knows the age of its network's other entries, so it declares
-//     nothing for a reservation of this boot that is older than they are and has none
-//     (hazard 70).
 //   - The names of pods: it names containers.
 //
 // # Where the cache is

@@ -53,13 +53,10 @@
 // # One runtime, or several
 //
 // Give the endpoint if it is known: it is containerRuntimeEndpoint in kubelet's
-// configuration. Without one, [New] searches where crictl is configured to look, and in
-// the usual places of containerd, CRI-O, cri-dockerd, k3s, RKE2, k0s and MicroK8s. The
-// answer has the sandboxes of all runtimes that answer there, and it is an error if there
-// are none. So is a configuration of crictl that can't be parsed, or has a key twice. On a
-// node with two runtimes give both endpoints, each to a source of its own, and combine the
-// sources. A search assumes that all runtimes of the node are running. In a container the
-// sockets and crictl's configuration have to be mounted.
+// configuration. Without one [New] searches, and assumes that all runtimes of the node are
+// running. On a node with two runtimes give both endpoints, each to a source of its own, and
+// combine the sources. In a container the sockets and crictl's configuration have to be
+// mounted.
 //
 // # Errors
 //

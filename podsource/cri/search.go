@@ -58,9 +58,8 @@ func (s *Source) named() ([]endpoint, error) {
 	return []endpoint{e}, nil
 }
 
-// runtimeEndpoint returns the endpoint in crictl's configuration, or "" if it has none. A
-// configuration that can't be parsed, or has a key twice, is an error, since it may name the
-// node's runtime.
+// runtimeEndpoint returns the endpoint in crictl's configuration, or "" if it has none. One that can't
+// be parsed may name the node's runtime.
 func runtimeEndpoint(text []byte) (string, error) {
 	config := make(map[string]any)
 	if err := yaml.UnmarshalStrict(text, &config); err != nil {

@@ -63,7 +63,8 @@ type Source struct {
 // $CONTAINER_RUNTIME_ENDPOINT or else [Options].CrictlConfig names, and those at
 // [DefaultEndpoints]. The answer has the sandboxes of all that were found.
 //
-//   - The runtime that is named must answer.
+//   - The runtime that is named must answer. A configuration that can't be parsed, or has a
+//     key twice, is an error.
 //   - Of the default endpoints, missing sockets and servers without CRI, such as
 //     Docker's containerd, are skipped. Any other error is an error of the answer, since
 //     this runtime may be the one with the pods. So is a runtime that answered an earlier

@@ -21,8 +21,7 @@
 // An agent that already has an informer of pods gives it to [FromLister] instead.
 //
 // Combine it with a source that asks the container runtime, which knows the sandboxes.
-// Package github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod says which pods
-// count as live, and for how long after they finished.
+// Package [kubepod] says which pods count as live, and for how long after they finished.
 //
 // # The right node
 //
@@ -36,11 +35,7 @@
 //
 // # What it cannot see
 //
-//   - A pod that was deleted by force, while its sandbox still runs (hazard 35).
-//   - Which containers a pod has. It names none, so nothing in its list ends the claim of
-//     a starting pod (R4).
-//   - A sandbox in a second network whose addresses are not in the annotation
-//     k8s.v1.cni.cncf.io/network-status (hazard 22).
+//   - What the object of a pod does not show: see package [kubepod].
 //   - Pods that kubelet has not reported to the API server. A kubelet that can't reach it
 //     is noticed after some 40 seconds, and not at all where no controller manager runs
 //     (hazard 55).

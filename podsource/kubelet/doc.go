@@ -22,14 +22,6 @@
 //
 // # What it cannot see
 //
-//   - A pod that was deleted by force: it is not in the list while its sandbox may still
-//     run (hazard 35). A static pod is not in it either as soon as its manifest is
-//     removed.
-//   - Which containers a pod has. It names none, so nothing in its list ends the claim of
-//     a starting pod (R4).
-//   - When a pod ended if not all of its containers ended at a known time, such as one that
-//     kubelet rejected. They may have run until just now, so the pod holds its addresses for
-//     five minutes from when it was first seen in this state (hazard 56).
-//   - A sandbox in a second network whose addresses are not in the annotation
-//     k8s.v1.cni.cncf.io/network-status (hazard 22).
+//   - What the object of a pod does not show: see package [kubepod].
+//   - A static pod whose manifest was removed, while its sandbox may still run.
 package kubelet
