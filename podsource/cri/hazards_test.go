@@ -131,9 +131,9 @@ func TestHazard90OneStatus(t *testing.T) {
 		err    error
 		says   string // after the ID
 	}{
-		{"it fails", nil, status.Error(codes.Internal, "broken"), " (the first one: rpc error: code = Internal desc = broken)"},
-		{"the runtime stops meanwhile", nil, status.Error(codes.Unavailable, "stopping"), "Unavailable desc = stopping)"},
-		{"its namespace can't be checked, twice", nil, status.Error(codes.Unknown, "closed"), "desc = closed)"},
+		{"it fails", nil, status.Error(codes.Internal, "broken"), ": rpc error: code = Internal desc = broken"},
+		{"the runtime stops meanwhile", nil, status.Error(codes.Unavailable, "stopping"), "Unavailable desc = stopping"},
+		{"its namespace can't be checked, twice", nil, status.Error(codes.Unknown, "closed"), "desc = closed"},
 		{"a long error", nil, status.Error(codes.Internal, strings.Repeat("x", 4000)), strings.Repeat("x", 100)},
 		{"no status in the answer", nil, nil, "the answer has no status"},
 		{"an address in another form", statusOf(odd, "010.0.0.3"), nil, `its status has "010.0.0.3"`},
@@ -159,7 +159,7 @@ func TestHazard90OneStatus(t *testing.T) {
 		}
 		gctest.Check(t, report, "10.0.0.2 in-use", "10.0.0.3 in-use", "10.0.0.4 released", young)
 		note := report.Sources[0].Note
-		if !strings.Contains(note, "of 1 of 2 sandboxes are known: "+odd.Id) || !strings.Contains(note, row.says) || len(note) > 600 {
+		if !strings.Contains(note, "of 1 of 2 sandboxes are known, one is "+odd.Id) || !strings.Contains(note, row.says) || len(note) > 600 {
 			t.Errorf("%s: the note is %q, want one that says %q", row.reason, note, row.says)
 		}
 	}
@@ -238,9 +238,8 @@ func TestHazard90StatusesHang(t *testing.T) {
 				if took := time.Since(began); took != row.takes {
 					t.Errorf("it took %v, want %v", took, row.takes)
 				}
-				if ids := strings.Count(note, strings.Repeat("0", 60)); ids != min(3, row.hang) || !strings.HasSuffix(note, "no answer in time)") ||
-					!strings.HasPrefix(note, fmt.Sprintf("not all addresses of %d of %d ", row.hang, all)) ||
-					row.hang > 3 != strings.Contains(note, fmt.Sprintf(", and %d more (", row.hang-3)) {
+				if strings.Count(note, strings.Repeat("0", 60)) != min(1, row.hang) || !strings.HasSuffix(note, "no answer in time") ||
+					!strings.HasPrefix(note, fmt.Sprintf("not all addresses of %d of %d ", row.hang, all)) {
 					t.Errorf("the note is %q", note)
 				}
 				if most := f.most.Load(); most > 8 || row.hang >= 8 && most < 8 {

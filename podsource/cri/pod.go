@@ -3,11 +3,9 @@
 package cri
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -56,25 +54,18 @@ func setReady(p *podsource.Pod, state runtimeapi.PodSandboxState) {
 	}
 }
 
-// noteOn names the sandboxes that have an error, or a few of many.
+// noteOn says how many sandboxes have an error, and names one.
 func noteOn(pods []podsource.Pod, errs []error) string {
-	var first error
-	var ids []string
+	failed, one := 0, ""
 	for i, err := range errs {
 		if err != nil {
-			first = cmp.Or(first, err)
-			ids = append(ids, pods[i].ContainerIDs[0])
+			failed, one = failed+1, fmt.Sprintf("%s: %.300v", pods[i].ContainerIDs[0], err)
 		}
 	}
-	if first == nil {
+	if failed == 0 {
 		return ""
 	}
-	all := len(ids)
-	if most := 3; all > most {
-		ids = append(ids[:most], fmt.Sprintf("and %d more", all-most))
-	}
-	return fmt.Sprintf("not all addresses of %d of %d sandboxes are known: %s (the first one: %.300v)",
-		all, len(pods), strings.Join(ids, ", "), first)
+	return fmt.Sprintf("not all addresses of %d of %d sandboxes are known, one is %s", failed, len(pods), one)
 }
 
 // dropStale removes addresses from sandboxes that are not ready, if a ready one has them, too.

@@ -33,8 +33,8 @@ type Options struct {
 	// A sandbox whose status the runtime does not return within a second, or which has an
 	// address that can't be parsed, is kept by its ID. It may hold more addresses
 	// ([podsource.Pod.MoreIPs]): it claims every reservation that no source names, until
-	// that is older than gc.Options.StartingFor (R4). The Note of the answer names such
-	// sandboxes. All statuses together take five seconds at most, and a third of the time
+	// that is older than gc.Options.StartingFor (R4). The Note of the answer names one
+	// of them. All statuses together take five seconds at most, and a third of the time
 	// until the deadline of the context.
 	WithStatus bool
 	// CrictlConfig is crictl's configuration, from which a search takes the runtime's
