@@ -36,10 +36,8 @@ func explainCall(err error) error {
 	switch status.Code(err) {
 	case codes.FailedPrecondition:
 		return fmt.Errorf("%w: kubelet does not know all its pods yet: %w", podsource.ErrIncomplete, err)
-	case codes.Unavailable:
-		return fmt.Errorf("%w: is kubelet being restarted? %w", podsource.ErrIncomplete, err)
-	case codes.DeadlineExceeded: // by the server's clock
-		return fmt.Errorf("%w: does kubelet hang? %w", podsource.ErrIncomplete, err)
+	case codes.Unavailable, codes.DeadlineExceeded: // the latter by the server's clock
+		return fmt.Errorf("%w: is kubelet being restarted, or does it hang? %w", podsource.ErrIncomplete, err)
 	case codes.ResourceExhausted:
 		return fmt.Errorf("%w: kubelet limits the rate of calls, or its answer is too long: %w", podsource.ErrIncomplete, err)
 	case codes.Unimplemented:

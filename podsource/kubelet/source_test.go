@@ -70,7 +70,7 @@ func TestErrors(t *testing.T) {
 		says   string
 	}{
 		{"it has just started", coded(codes.FailedPrecondition, "Kubelet is initializing"), incomplete, "Kubelet is initializing"},
-		{"it is shutting down", coded(codes.Unavailable, "draining"), incomplete, "restarted?"},
+		{"it is shutting down", coded(codes.Unavailable, "draining"), incomplete, "restarted"},
 		{"too many callers", coded(codes.ResourceExhausted, "rejected by rate limit"), incomplete, "rate of calls"},
 		{"the server's clock is faster", coded(codes.DeadlineExceeded, "late"), incomplete, "hang?"},
 		{"this version does not have the method", coded(codes.Unimplemented, "ListPods"), notHere, "does not serve the Pods API"},
