@@ -13,7 +13,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/kube/kubepod"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/types/known/emptypb"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -86,11 +85,11 @@ func (s *Source) ask(ctx context.Context) ([]podsource.Pod, error) {
 		return nil, err
 	}
 	defer client.Close() //nolint:errcheck // nothing was written
-	answer := new(emptypb.Empty)
-	if err := client.Invoke(ctx, listPods, new(emptypb.Empty), answer); err != nil {
+	var answer []byte
+	if err := client.Invoke(ctx, listPods, nil, &answer, grpc.ForceCodec(raw{})); err != nil {
 		return nil, explainCall(err)
 	}
-	return decode(answer.ProtoReflect().GetUnknown())
+	return decode(answer)
 }
 
 // decode converts a ListPodsResponse, in which each pod is a marshalled v1.Pod.

@@ -3,14 +3,15 @@
 package kubelet
 
 import (
+	"bytes"
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // This package calls one method of the Pods API. The request has no field and the response
-// has one, so they are empty messages here, of which the response has unknown fields. The generated
-// code is in k8s.io/kubelet, which would determine the versions of the API's types in every agent.
+// has one, so they are encoded here. The generated code is in k8s.io/kubelet, which would
+// determine the versions of the API's types in every agent.
 //
 //	rpc ListPods(ListPodsRequest) returns (ListPodsResponse) {}
 //	message ListPodsRequest {}
@@ -19,6 +20,20 @@ const (
 	listPods  = "/v1alpha1.Pods/ListPods"
 	podsField = 1
 )
+
+// raw is the codec of that call, which does not depend on what the agent registers for its own calls. A
+// response is a *[]byte.
+type raw struct{}
+
+// Name returns the name of gRPC's own codec, since it is part of the content type.
+func (raw) Name() string { return "proto" }
+
+func (raw) Marshal(any) ([]byte, error) { return nil, nil }
+
+func (raw) Unmarshal(message []byte, response any) error {
+	*response.(*[]byte) = bytes.Clone(message) // gRPC reuses the message
+	return nil
+}
 
 // parseResponse returns the pods of a ListPodsResponse, each marshalled. An unknown field is
 // an error, since it may mean that these are not all pods. Generated code would skip it.
