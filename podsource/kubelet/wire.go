@@ -41,7 +41,8 @@ func parseResponse(message []byte) (pods [][]byte, err error) {
 	for len(message) > 0 {
 		field, kind, tag := protowire.ConsumeTag(message) // zero, zero and negative after an error
 		if field != podsField || kind != protowire.BytesType {
-			return nil, fmt.Errorf("field %d of wire type %d after %d pods is not known; is this a newer version of the API?", field, kind, len(pods))
+			return nil, fmt.Errorf("field %d of wire type %d after %d pods is not known; is this a newer version of the API?",
+				field, kind, len(pods))
 		}
 		pod, size := protowire.ConsumeBytes(message[tag:])
 		if size < 0 {
