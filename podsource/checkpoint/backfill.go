@@ -56,14 +56,14 @@ func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, atta
 	if s := c.state.Load(); !s.gap.has(s.gap.From) {
 		return fmt.Errorf("%s: %w", doing, fs.ErrExist)
 	}
-	f := backfill{attachmentsOf: attachmentsOf, lag: c.lag, asked: time.Now(), listed: make(map[string]bool)}
-	if err := f.ask(ctx, source, c.networks); err != nil {
+	f := backfill{attachmentsOf: attachmentsOf, lag: c.opts.Lag, asked: time.Now(), listed: make(map[string]bool)}
+	if err := f.ask(ctx, source, c.opts.Networks); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 	return c.change(doing, func(s *state) (bool, error) {
 		changed := source != nil || !s.written // else a full disk would be an error for nothing
 		if !s.written {
-			s.written, s.gap.To = true, s.wall.Add(c.lag)
+			s.written, s.gap.To = true, s.wall.Add(c.opts.Lag)
 		}
 		if s.stepped.IsZero() || !f.dated && s.stepped.Before(f.before) { // else timestamps don't show what is older (hazard 52)
 			s.gap.From = latest(s.gap.From, f.before.Round(0))

@@ -88,7 +88,7 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 	if c.lock, err = locked(filepath.Dir(p.path)); err != nil {
 		return nil, err
 	}
-	s, err := p.load(p.lag)
+	s, err := p.load(p.opts.Lag)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		_ = c.lock.Close() // nothing was written
 		return nil, err
@@ -136,7 +136,7 @@ func (c *Checkpoint) watch(removed map[Key]bool) {
 // certainly ended, and returns them. A record that was never written has no entries,
 // which is no error.
 func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
-	_, ended, _ := divide(ctx, c.Entries(), c.nested) // an unknown one has not ended
+	_, ended, _ := divide(ctx, c.Entries(), c.opts.Nested) // an unknown one has not ended
 	err = c.change("removing attachments whose network namespaces have ended", func(s *state) (bool, error) {
 		for _, e := range ended {
 			if s.entries[e.Key].NetNS == e.NetNS { // else it was removed or recorded again meanwhile
@@ -206,7 +206,7 @@ func (c *Checkpoint) change(doing string, update func(*state) (changed bool, err
 // commit writes a state. After an error the file may have it or not.
 func (c *Checkpoint) commit(doing string, s *state) error {
 	now, sinceBoot := time.Now(), boottime.Since()
-	r := record{c.bootID, c.networks, now.Round(0).UTC(), sinceBoot, 0, s.gap, append([]Entry{}, s.sorted()...)}
+	r := record{c.opts.BootID, c.opts.Networks, now.Round(0).UTC(), sinceBoot, 0, s.gap, append([]Entry{}, s.sorted()...)}
 	if !s.stepped.IsZero() {
 		r.Stepped = max(1, sinceBoot-now.Sub(s.stepped)) // one if the time since the boot is unknown
 	}

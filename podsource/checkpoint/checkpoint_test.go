@@ -492,7 +492,7 @@ func TestOpenFails(t *testing.T) {
 		says         string
 		opens        bool // New does
 	}{
-		{"no networks", "a", Options{}, "Options.Networks is empty", false},
+		{"no networks", "a", Options{}, "Options.Networks is []", false},
 		{"an invalid network", "a", Options{Networks: []string{network1, "a/b"}}, `"a/b"`, false},
 		{"an invalid first network", "a", Options{Networks: []string{"", network1}}, `""`, false},
 		{"a negative lag", "a", Options{Networks: []string{network1}, Lag: -1}, "Options.Lag", false},

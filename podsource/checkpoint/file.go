@@ -123,9 +123,9 @@ func (p place) load(lag time.Duration) (*state, error) {
 	if err != nil {
 		return s, fmt.Errorf("reading the record of attachments: %w", err)
 	}
-	if r.BootID != p.bootID && r.BootID != "" && p.bootID != "" { // an unknown boot ID does not mean another boot
+	if r.BootID != p.opts.BootID && r.BootID != "" && p.opts.BootID != "" { // an unknown boot ID does not mean another boot
 		r = emptySince(now, sinceBoot)
-	} else if slices.ContainsFunc(p.networks, func(n string) bool { return !slices.Contains(r.Networks, n) }) {
+	} else if slices.ContainsFunc(p.opts.Networks, func(n string) bool { return !slices.Contains(r.Networks, n) }) {
 		r.Gap = gap{To: r.Gap.To} // another server may have attached its containers at any time
 	}
 	s.gap, s.stepped = r.gapUntil(lag, now, sinceBoot)

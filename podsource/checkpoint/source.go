@@ -45,27 +45,27 @@ type Options struct {
 
 // A place is where a record is, and for what it is read.
 type place struct {
-	path, bootID string
-	networks     []string
-	lag          time.Duration
-	nested       bool
+	path string
+	opts Options
 }
 
 // validate checks options, and sets their defaults.
 func (o Options) validate(path string) (p place, err error) {
 	switch {
-	case len(o.Networks) == 0:
-		return p, errors.New("Options.Networks is empty; name the networks in which the agent serves every ADD")
+	case len(o.Networks) == 0 || slices.ContainsFunc(o.Networks, func(network string) bool { return !name.MatchString(network) }):
+		return p, fmt.Errorf("Options.Networks is %q; name the networks in which the agent serves every ADD", o.Networks)
 	case o.Lag < 0:
 		return p, fmt.Errorf("Options.Lag is %v; it must not be negative", o.Lag)
-	case slices.ContainsFunc(o.Networks, func(network string) bool { return !name.MatchString(network) }):
-		return p, fmt.Errorf("Options.Networks has an invalid name: %q", o.Networks)
 	}
 	bootID, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // random(4)
-	path, err = filepath.Abs(path)
 	o.BootID = cmp.Or(o.BootID, strings.TrimSpace(string(bootID)))
-	return place{path, o.BootID, slices.Clone(o.Networks), cmp.Or(o.Lag, DefaultLag), o.Nested}, err
+	o.Lag, o.Networks = cmp.Or(o.Lag, DefaultLag), slices.Clone(o.Networks)
+	path, err = filepath.Abs(path)
+	return place{path, o}, err
 }
+
+// Rank returns [podsource.RankCache].
+func (place) Rank() podsource.Rank { return podsource.RankCache }
 
 // A Source reads a record that another process, or another part of this one, writes.
 // Use [New] to make one.
@@ -85,25 +85,13 @@ func New(path string, opts Options) (*Source, error) {
 	return &Source{p}, nil
 }
 
-// Rank returns [podsource.RankCache].
-func (*Source) Rank() podsource.Rank { return podsource.RankCache }
-
 // Pods returns one pod for each live attachment of the record, or
 // [podsource.ErrNotHere] if there is no file. See the package comment for the
 // declarations and other errors.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	now, err := s.load(0)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: %w", podsource.ErrNotHere, err)
-	}
-	if err != nil {
-		return podsource.Answer{Source: "checkpoint"}, err
-	}
-	return s.answer(ctx, now)
+	return s.answer(ctx, now, err)
 }
-
-// Rank returns [podsource.RankCache].
-func (c *Checkpoint) Rank() podsource.Rank { return podsource.RankCache }
 
 // Pods returns one pod for each live attachment of the record, or
 // [podsource.ErrNotHere] if it was never written. It does not read the file. After
@@ -115,24 +103,32 @@ func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 	case s.entries == nil:
 		err = fs.ErrClosed
 	case !s.written:
-		err = fmt.Errorf("%w: it was never written", podsource.ErrNotHere)
+		err = fs.ErrNotExist
 	}
 	if err != nil {
-		return podsource.Answer{Source: "checkpoint"}, fmt.Errorf("reading the record %s: %w", c.path, err)
+		err = fmt.Errorf("reading the record %s: %w", c.path, err)
 	}
 	now := s.at(time.Now())
 	c.state.CompareAndSwap(s, now) // else a change has read the clocks meanwhile
-	return c.answer(ctx, now)
+	return c.answer(ctx, now, err)
 }
 
 // answer returns a pod for each entry of a record that has not certainly ended, and declares
-// that there are no other live containers in these networks, except in the gap.
-func (p place) answer(ctx context.Context, s *state) (podsource.Answer, error) {
-	live, _, unknown := divide(ctx, s.sorted(), p.nested)
-	if ctx.Err() != nil {
-		return podsource.Answer{Source: "checkpoint"}, context.Cause(ctx)
+// that there are no other live containers in these networks, except in the gap. It returns the
+// error with which the record was read.
+func (p place) answer(ctx context.Context, s *state, err error) (podsource.Answer, error) {
+	a := podsource.Answer{Source: "checkpoint"}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", podsource.ErrNotHere, err)
 	}
-	a := podsource.Answer{Source: "checkpoint", Networks: p.networks, Names: podsource.AnyContainer, AtOnce: true, Authoritative: true}
+	if err != nil {
+		return a, err
+	}
+	live, _, unknown := divide(ctx, s.sorted(), p.opts.Nested)
+	if ctx.Err() != nil {
+		return a, context.Cause(ctx)
+	}
+	a.Networks, a.Names, a.AtOnce, a.Authoritative = p.opts.Networks, podsource.AnyContainer, true, true
 	a.Gaps = s.gap.answer()
 	for _, e := range live {
 		of := podsource.Pod{NamespacedName: e.Pod, UID: e.UID, ContainerIDs: []string{e.ContainerID}, IPs: e.IPs, Network: e.Network}
