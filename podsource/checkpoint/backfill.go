@@ -17,8 +17,8 @@ import (
 // Backfill adds the attachments that were made while the record was not kept: those
 // that attachmentsOf returns for the pods of source. If there is no file, it writes the
 // first one. Call it at every start, before the agent serves, and again while the agent
-// serves, after twice the Lag, until it returns [fs.ErrExist]: then no gap is left that
-// such a source could close, and the source was not asked.
+// serves, after twice the Lag (14 minutes), until it returns [fs.ErrExist]: then no gap is left
+// that such a source could close, and the source was not asked.
 //
 // Attachments that the source can't list yet are not recorded, and the record does not
 // speak of their reservations: those made from Options.Lag before the source was asked
@@ -26,12 +26,12 @@ import (
 // those made since the start of a pod whose containers and addresses are unknown (R4).
 //
 // attachmentsOf is called for each pod, also if several entries of a [podsource.Union]
-// are the same pod. It is not called for pods in the node's network, nor for pods that
-// have been finished for five minutes, which have no attachment any more (hazard 61).
-// Entries that are already recorded do not change, except those whose namespace is not at its
-// path: their container may have been attached again. Entries without a path, as other Backfills
-// add them, are removed once the source must list their containers and does not. Entries that are
-// removed meanwhile are not added.
+// are the same pod, and may be nil if there is none. It is not called for pods in the node's
+// network, nor for pods that have been finished for five minutes, which have no attachment any
+// more (hazard 61). Entries that are already recorded do not change, except those whose namespace
+// is not at its path: their container may have been attached again. Entries without a path, as
+// other Backfills add them, are removed once the source must list their containers and does not.
+// Entries that are removed meanwhile are not added.
 //
 // If the source, or a member of it that is not supplementary, lists no pods except
 // those that have been finished for five minutes, it must declare that it is
@@ -42,13 +42,10 @@ import (
 // Soon after a step of the clock was seen, a call closes no gap, since timestamps don't show
 // what the source can list; nor does a list with a date from before it (hazard 52).
 //
-// After an error nothing has changed. The agent may go on and try again: without a file
-// Add returns errors, and in its gap the record speaks of no network. One call may run at a
-// time. attachmentsOf may be nil if the source lists no pods.
-//
+// After an error nothing has changed. The agent may go on and try again. One call may run at a time.
 // Where there is no source, or it does not answer at the first start, a nil source lets the agent
-// begin: the file is written, no gap is closed, and the record does not speak of what was reserved
-// before. That is kept until a DEL, a boot, or a later call with a source that answers.
+// begin: the file is written, no gap is closed, and what was reserved before is kept until a DEL,
+// a boot, or a later call with a source that answers.
 func (c *Checkpoint) Backfill(ctx context.Context, source podsource.Source, attachmentsOf func(podsource.Pod) ([]Entry, error)) error {
 	doing := "adding to the record " + c.path
 	c.watch(make(map[Key]bool))
@@ -100,10 +97,8 @@ type backfill struct {
 	dated  bool // some answer has an AsOf that steps of the clock make wrong
 }
 
-// ask calls the source. It collects its attachments, and what it leaves out: gaps, and kinds of
-// containers. It returns an error if the answers do not speak of all networks of the
-// record, which will declare that no other container is live there. Supplementary
-// ones don't count, since they may lack any pod.
+// ask calls the source, and collects its attachments, and what it leaves out: gaps, and kinds of
+// containers. Supplementary answers speak of no network here, since they may lack any pod.
 func (f *backfill) ask(ctx context.Context, source podsource.Source, networks []string) error {
 	if source == nil {
 		return nil // nothing is listed since ever

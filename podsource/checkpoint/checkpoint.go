@@ -20,7 +20,8 @@ import (
 
 // ErrLocked is returned, wrapped, by [Open] if the record, or another one in its directory, is
 // already open for writing, in this process or in another one. It is returned by all changes and by
-// Pods after the directory was moved: then another process may have opened the record.
+// Pods after the directory was moved, until the record is opened again (hazard 96): then another
+// process may have opened it.
 var ErrLocked = errors.New("record of attachments is open for writing elsewhere, or another process has locked its directory (lslocks)")
 
 // A Checkpoint is a record that is open for writing. It is a [podsource.Source].
@@ -72,10 +73,8 @@ func (s *state) sorted() []Entry {
 // Open opens the record at path for writing. Only one writer can have it open, which locks its
 // directory; for a second one Open returns [ErrLocked] at once. The directory must exist, and have
 // no other record. A file that can't be read is an error ([ErrVersion], [ErrCorrupt]). A missing
-// file is not: then [Checkpoint.Backfill] must be called before the first Add.
-//
-// Open follows symbolic links; a link to a missing file is an error. The record does not know
-// attachments made since the file was last written: see [Checkpoint.Backfill].
+// file is not, but a link to one is. Call [Checkpoint.Backfill] then: the record does not know
+// attachments made since the file was last written, and without a file Add returns errors.
 func Open(path string, opts Options) (c *Checkpoint, err error) {
 	p, err := opts.validate(path)
 	if err == nil {
@@ -99,8 +98,7 @@ func Open(path string, opts Options) (c *Checkpoint, err error) {
 
 // Add records an attachment, and replaces an entry with the same key. After Add
 // returns nil, the entry survives a crash. After an error nothing is recorded, and
-// the ADD must fail. If there is no file, the error is [fs.ErrNotExist]: see
-// [Checkpoint.Backfill].
+// the ADD must fail. Before the first [Checkpoint.Backfill] the error is [fs.ErrNotExist].
 func (c *Checkpoint) Add(e Entry) error {
 	return c.change("recording "+e.Key.String(), func(s *state) (bool, error) {
 		if !s.written {
@@ -132,9 +130,8 @@ func (c *Checkpoint) watch(removed map[Key]bool) {
 	c.removed = removed
 }
 
-// Prune removes the entries that Pods leaves out, those whose network namespaces have
-// certainly ended, and returns them. A record that was never written has no entries,
-// which is no error.
+// Prune removes the entries that Pods leaves out, those whose network namespaces have certainly
+// ended, and returns them.
 func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 	_, ended, _ := divide(ctx, c.Entries(), c.opts.Nested) // an unknown one has not ended
 	err = c.change("removing attachments whose network namespaces have ended", func(s *state) (bool, error) {

@@ -21,14 +21,15 @@ import (
 // Format is the format of the files that this package reads and writes.
 const Format = "hostlocal-gc/attachments/5"
 
-// ErrVersion is returned, wrapped, if a file has another format than [Format].
+// ErrVersion is returned, wrapped, if a file has another format than [Format]. A version that adds a
+// field has another one.
 var ErrVersion = errors.New("record of attachments has an unknown format")
 
-// ErrCorrupt is returned, wrapped, if a file is incomplete or not in its format.
+// ErrCorrupt is returned, wrapped, if a file is incomplete, not in its format, or has an unknown field.
 var ErrCorrupt = errors.New("record of attachments is damaged")
 
-// A document is the file. The checksum covers the bytes of the record: with a wrong
-// boot ID or container ID, addresses of live containers would be released.
+// A document is the file, with a checksum of the record's bytes: with a wrong boot ID or container
+// ID, addresses of live containers would be released.
 type document struct {
 	Format string          `json:"format"`
 	Sum    uint32          `json:"crc32"`
@@ -59,8 +60,7 @@ func encode(r record) ([]byte, error) {
 	return json.Marshal(document{Format, crc32.ChecksumIEEE(content), content})
 }
 
-// decode decodes a whole file, or returns an error that wraps ErrVersion or
-// ErrCorrupt.
+// decode decodes a whole file. An error wraps ErrVersion or ErrCorrupt.
 func decode(content []byte) (r *record, err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, ErrVersion) {
@@ -107,9 +107,8 @@ func resolve(path string) (string, error) {
 	return filepath.Join(dir, filepath.Base(path)), err
 }
 
-// load returns the state of the file, as of now: a record of another boot of the node is empty. If
-// it was not kept of one of the networks, its gap has no beginning. The gap ends after lag, zero
-// being never. If there is no file, the error is fs.ErrNotExist, and the state that of a new record.
+// load returns the state of the file, as of now. Its gap ends after lag, zero being never. If there
+// is no file, the error is fs.ErrNotExist, and the state that of a new record.
 func (p place) load(lag time.Duration) (*state, error) {
 	var r *record
 	content, err := os.ReadFile(p.path)

@@ -23,9 +23,9 @@ const DefaultLag = 7 * time.Minute
 
 // Options are the options of [Open] and [New]. Networks is required.
 type Options struct {
-	// Networks are the networks in which the agent serves every ADD. The record speaks
-	// of these networks and of no other. There must be at least one. If the record was not
-	// kept of one of them, it does not speak of what is reserved, until a Backfill or a boot.
+	// Networks are the networks in which the agent serves every ADD, at least one, and none of
+	// which it serves only some. If the record was not kept of one of them, it does not speak of
+	// what is reserved, until a Backfill or a boot.
 	Networks []string
 	// BootID identifies the current boot of the node. A record of another boot is
 	// empty. Zero is the kernel's, /proc/sys/kernel/random/boot_id. Where that can't be
@@ -73,10 +73,8 @@ type Source struct{ place }
 
 // New returns the record at path as a source, for programs that do not write it. Each
 // call of Pods reads the file; it follows symbolic links and takes no lock. New itself
-// reads only the kernel's boot ID. Invalid arguments are an error.
-//
-// The answer has a gap since the file was last written (hazard 51): it names the
-// recorded containers, and does not speak of other reservations of that time.
+// reads only the kernel's boot ID. Invalid arguments are an error. The answer has a gap
+// since the file was last written (hazard 51).
 func New(path string, opts Options) (*Source, error) {
 	p, err := opts.validate(path)
 	if err != nil {
@@ -85,18 +83,15 @@ func New(path string, opts Options) (*Source, error) {
 	return &Source{p}, nil
 }
 
-// Pods returns one pod for each live attachment of the record, or
-// [podsource.ErrNotHere] if there is no file. See the package comment for the
-// declarations and other errors.
+// Pods returns one pod for each live attachment of the record, or [podsource.ErrNotHere] if there is
+// no file. See the package comment for the declarations and other errors.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	now, err := s.load(0)
 	return s.answer(ctx, now, err)
 }
 
-// Pods returns one pod for each live attachment of the record, or
-// [podsource.ErrNotHere] if it was never written. It does not read the file. After
-// Close the error is [fs.ErrClosed], and after the directory was moved [ErrLocked]. See the package
-// comment for the declarations and other errors.
+// Pods returns what [Source.Pods] does, of the record in memory. After Close the error is
+// [fs.ErrClosed], and after the directory was moved [ErrLocked].
 func (c *Checkpoint) Pods(ctx context.Context) (podsource.Answer, error) {
 	s, err := c.state.Load(), held(c.lock) // without its lock another process may have recorded attachments (hazard 96)
 	switch {
