@@ -19,11 +19,7 @@
 // this node, and declares that. A reservation whose container no other source could know is
 // then not foreign; it is kept as long as its address is configured (R14, hazard 49). The
 // report says where each address was seen: the namespace, and a process or a mount that leads
-// to it (hazard 79).
-//
-// It speaks of a network only if the caller asserts that the main plugin configures the
-// addresses in the namespace, and only while every interface of a container that is up shows
-// one (Options.Networks; hazard 59).
+// to it (hazard 79). It speaks of the networks that the caller names (Options.Networks).
 //
 // It sees ADDs in flight: a CNI plugin is called with CNI_COMMAND and CNI_CONTAINERID in its
 // environment. A process with CNI_COMMAND=ADD in its environment runs an ADD and claims the
@@ -49,17 +45,13 @@
 //     configured, and need not be mounted into the agent's container. Processes of one mount
 //     namespace with different roots see different mounts, so each root is read (hazard 60).
 //
-// It reads all IP addresses of all interfaces, except loopback and link-local ones. A namespace
-// without addresses is left out: as a pod it could own any reservation without a known owner
-// (R4).
-//
-// It also reads the environment of each process. With 1,000 processes and 250 namespaces a call
-// takes some 0.05 s of CPU time, and twice as much if each process has mounts of its own.
+// It reads all IP addresses of all interfaces, except loopback and link-local ones, and the
+// environment of each process. With 1,000 processes and 250 namespaces a call takes some 0.05 s
+// of CPU time, and twice as much if each process has mounts of its own.
 //
 // # What it cannot see
 //
-//   - The pod or container of an address, except while an ADD is in flight. So by itself it
-//     speaks of no network.
+//   - The pod or container of an address, except while an ADD is in flight.
 //   - A container whose ADD has ended and whose namespace shows no address, as with gVisor,
 //     VFIO and KubeVirt (hazards 59 and 71). Package cnicache names it.
 //   - An ADD without a process that has CNI's environment, as in a server without plugins.
@@ -68,7 +60,6 @@
 //     or is below no process's root.
 //   - Whether an address belongs to a pod of this node, or to a container of a nested node:
 //     both are kept (hazard 79).
-//   - Loopback and link-local addresses.
 //   - A network namespace that gets the inode number of one that was read and ended during the same
 //     call: the kernel uses such a number again. The next call sees it.
 //   - An address that no interface has, and only a route of the type local gives to the
@@ -77,20 +68,12 @@
 //
 // # What it needs
 //
-// It needs Linux, CAP_SYS_PTRACE, CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH, and must see all processes of the node: a
-// privileged container with hostPID. On a node that is itself a container, a process must show
-// that (Options.Nested): to an agent without hostPID its own pod looks like such a node. A
-// missing privilege is an error that names it, never a shorter list (R2). AtStartup of package
-// gc retries after such an error, too: without these privileges each start of the agent takes
-// gc.Options.StartupTimeout. A process that ends during the call has left its namespaces.
+// It needs Linux, CAP_SYS_PTRACE, CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH, and must see all processes
+// of the node: a privileged container with hostPID. A missing privilege is an error that names it,
+// never a shorter list (R2). AtStartup of package gc retries after such an error, too: without
+// these privileges each start of the agent takes gc.Options.StartupTimeout.
 //
-// A tenant should not be able to make every call fail. So in some cases the answer has the
-// addresses that were found, and does not declare that these are all: if a namespace can't be
-// opened where it is mounted, if its addresses change all the time, or if there are too many
-// mounts. If a process can't be read in time (hazard 91), it does not declare that it has all ADDs
-// either. Only 100 readings that hang at once are an error, since each keeps a thread: who may
-// start 100 processes and mount a file system that hangs can bring that about. See [Source.Pods].
-//
-// One thread of its own reads all of a call, enters each network namespace and leaves it again,
-// and ends with the call. If a reading hangs, another thread goes on.
+// A tenant should not be able to make every call fail, so an answer may lack a declaration instead:
+// see [Source.Pods]. Only 100 readings that hang at once are an error: who may start 100 processes
+// and mount a file system that hangs can bring that about.
 package netns

@@ -25,11 +25,9 @@ type Options struct {
 	Proc string
 	// Nested asserts that the node is itself a container, as in kind: process 1 is
 	// not the machine's. Without it such a process 1 is an error, since in most cases
-	// the agent's pod lacks hostPID and sees only its own processes. With it, a
-	// process must show that process 1 is a node's: a process in a child PID
+	// the agent's pod lacks hostPID and sees only its own processes. With it, it is still an
+	// error unless a process shows that process 1 is a node's: one in a child PID
 	// namespace, as of a container, or an ancestor of the agent with other mounts.
-	// Otherwise it is still an error. An agent directly on a nested node without
-	// containers needs a PID namespace of its own, as by unshare --pid --fork.
 	Nested bool
 	// StartedByRuntime asserts that a runtime on the node has started this process, as it does a
 	// CNI plugin, in the PID namespace of process 1. With Nested no other process must then show
@@ -44,9 +42,8 @@ type Options struct {
 	// such an address may be released even if no other source speaks of them (R14).
 	// The answer speaks of none, and its Note says why, while not all addresses are
 	// seen, or while an interface of a container is up without an address: gVisor and
-	// KubeVirt remove the address from the namespace and use it. With Networks a call
-	// takes longer, since it lists the interfaces of each namespace. Empty: the answer
-	// speaks of no network.
+	// KubeVirt remove the address from the namespace and use it (hazard 59). With Networks
+	// a call takes longer, since it lists the interfaces of each namespace.
 	Networks []string
 	// LongestADD is how long a CNI ADD may run. A process that has had the environment
 	// of an ADD for longer is a daemon that inherited it, and claims nothing. Zero is

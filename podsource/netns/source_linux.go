@@ -55,32 +55,27 @@ func New(opts Options) (*Source, error) {
 }
 
 // Pods returns two parts. The first has one pod for each CNI ADD in flight, with its
-// container ID. The second has one pod for each network namespace with an address,
-// with its addresses. The node's own has HostNetwork: a reserved address that is
-// configured there is kept (hazard 87). One in which no process is, only a mount, is
-// NotRunning. The pods have an Origin and no names: with a name a pod would conflict with
-// the same pod of another source.
+// container ID. The second has one pod for each network namespace with an address, since
+// without one it could own any reservation without a known owner (R4). The node's own has
+// HostNetwork. One in which no process is, only a mount, is NotRunning. The pods have an
+// Origin and no names: with a name a pod would conflict with the same pod of another source.
 //
-// The answer is supplementary, so it may be empty. It declares that every ADD in
-// flight is in it, and every address in a network namespace. It declares neither, and
-// has what was found, if a process can't be read in time: if its memory is locked by a
-// mount that hangs (hazard 91), or its threads start and end all the time; if a network
-// namespace or the mounts below a root can't; or if a process in the node's PID namespace has
-// an environment of 1 MiB or more. Its Note names it.
+// It declares that every ADD in flight is in the answer, and every address in a network
+// namespace. It declares neither, and has what was found, if a process can't be read in time:
+// if its memory is locked by a mount that hangs (hazard 91), or its threads start and end all
+// the time; if a network namespace or the mounts below a root can't; or if a process in the
+// node's PID namespace has an environment of 1 MiB or more. Its Note names it.
 //
-// It does not declare the addresses alone if namespaces appeared faster
-// than they could be read, if the addresses of one changed faster than they could be
-// listed, if one is mounted where a file system does not let it be opened (FUSE) and
-// was not found elsewhere, or if the mounts of a process are more than 8 MiB of text.
-// Anything else that can't be read is an error (R2). This includes any environment:
-// an ADD that is not seen would lose its reservation.
+// It does not declare the addresses alone if namespaces appeared faster than they could be
+// read, if the addresses of one changed faster than they could be listed, if one is mounted
+// where a file system does not let it be opened (FUSE) and was not found elsewhere, or if the
+// mounts of a process are more than 8 MiB of text. Anything else that can't be read is an
+// error (R2): an ADD that is not seen would lose its reservation. Where the node's processes
+// can't be seen it wraps [podsource.ErrNotHere].
 //
-// A reading that hangs is given up after two seconds at most, and the node is read again
-// without it. It keeps its thread, and is not repeated before it has returned. With 100 of
-// them Pods returns an error. On a node whose processes can't be seen the error wraps
-// [podsource.ErrNotHere].
-//
-// A call on a node with 1,000 processes takes some 0.05 s.
+// One thread of its own reads all of a call. If a reading takes longer than Options.Patience,
+// up to twice as long, the node is read again without it. It keeps its thread, and is not
+// repeated before it has returned. With 100 of them Pods returns an error.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	s.last.Store(nil)
 	sc, err := s.scan(ctx)
@@ -131,15 +126,11 @@ var errOwnProcess1 = errors.New("process 1 is a container's, and nothing shows t
 	"The agent's pod needs hostPID, or Proc must be the path of the node's procfs. An agent directly on a nested node " +
 	"without containers needs a PID namespace of its own and the node's /proc, as by unshare --pid --fork")
 
-// checkNested checks that process 1, which is not the machine's, is a nested node's,
-// and not the agent's own pod's. Both look alike to the kernel, but a node runs
-// containers. One of these shows it:
-//
-//   - a process in a child PID namespace is in another container than process 1. It
-//     may be the agent itself, if it has the node's procfs and no hostPID.
-//   - an ancestor of the agent with other mounts has started the agent's container
-//     (with hostPID). It must not be process 1: in a pod with a shared PID namespace
-//     process 1 has mounts of its own, and adopts processes whose parent has ended.
+// checkNested checks that process 1, which is not the machine's, is a nested node's, and not
+// the agent's own pod's: see Options.Nested. A process in a child PID namespace may be the agent
+// itself, if it has the node's procfs and no hostPID. The ancestor must not be process 1: in a pod
+// with a shared PID namespace that has mounts of its own, and adopts processes whose parent has
+// ended.
 func (s *scan) checkNested() {
 	for _, pid := range s.pids() {
 		child := false
@@ -176,16 +167,15 @@ func (s *scan) checkNested() {
 // For the path of a process, such as /proc/4711/ns/net, the process must exist and
 // must have started by that time. Any other path is looked up among the mounts of all
 // processes of the node, by its last element only, since its directory may have
-// another path in another mount namespace. The path is never looked up in this
-// process's own mount namespace. If nothing with that name is mounted, symbolic links
-// are followed from process 1's root, and the same rules hold for their targets.
+// another path in another mount namespace. If nothing with that name is mounted, symbolic
+// links are followed from process 1's root, and the same rules hold for their targets.
 //
 // If it can't decide, it reports whether the time is after the node's boot, since no
-// namespace outlives a boot, and that this is not certain. It can't decide for an
-// empty path, for one that only its writer could follow, for links that form a circle
-// or can't be read, for a procfs at another path, if there are too many mounts to be
-// read or a process can't be read in time, and for the path of a process that exists and seems to have started later: it may
-// have got the PID of another one, or the clock was set since (hazards 80 and 115).
+// namespace outlives a boot, and that this is not certain. It can't decide for an empty
+// path, for one that only its writer could follow, for links that form a circle or can't be
+// read, for a procfs at another path, where Pods does not see all mounts, and for a process
+// that exists and seems to have started later: it may have got the PID of another one, or
+// the clock was set since (hazards 80 and 115).
 //
 // Living uses what Pods found if Pods was called since the last call of Living.
 // Otherwise it reads the node again, with the errors of Pods.
