@@ -37,16 +37,16 @@ func (s *scan) readEnvironment(pid, dir string) {
 	// may still be in a namespace (do_exit in the kernel's kernel/exit.c), so a second thread must show it.
 	s.anyThread(pid, dir, func(thread string) bool {
 		text = s.read(thread, "/environ", maxEnvironment)
-		inode, runs := s.nsInode(thread, "/ns/net")
+		inode := s.nsInode(thread, "/ns/net")
 		s.withProcess[inode] = true
-		return len(text) > 0 || runs && thread != dir
+		return len(text) > 0 || inode != 0 && thread != dir
 	})
 	const add = "CNI_COMMAND=ADD\x00"
 	isADD := bytes.HasPrefix(text, []byte(add)) || bytes.Contains(text, []byte("\x00"+add))
 	if !isADD && len(text) < maxEnvironment { // as nearly all
 		return
 	}
-	pidNS, _ := s.nsInode(dir, "/ns/pid")
+	pidNS := s.nsInode(dir, "/ns/pid")
 	if len(text) == maxEnvironment && pidNS == s.pidNS { // it may be longer
 		s.late["process "+pid+" can't be read: its environment has 1 MiB or more"] = true
 	}
@@ -121,9 +121,8 @@ func (s *scan) inClaimedNetNS(a cniADD, dir string, claimed uint64) bool {
 		return true
 	}
 	threads := s.threads(dir)
-	return len(threads) > 0 && !slices.ContainsFunc(threads, func(thread string) bool {
-		inode, ok := s.nsInode(thread, "/ns/net")
-		return !ok || inode != claimed
+	return claimed != 0 && len(threads) > 0 && !slices.ContainsFunc(threads, func(thread string) bool {
+		return s.nsInode(thread, "/ns/net") != claimed
 	})
 }
 
@@ -133,7 +132,7 @@ func (s *scan) inClaimedNetNS(a cniADD, dir string, claimed uint64) bool {
 func (s *scan) netNSAt(netNS string) (inode uint64) {
 	netNS = path.Clean(netNS)
 	if m := processPath.FindStringSubmatch(netNS); m != nil {
-		s.within("process "+m[1], func() { inode, _ = s.nsInode(s.opts.Proc+"/"+m[1], "/ns/net") })
+		s.within("process "+m[1], func() { inode = s.nsInode(s.opts.Proc+"/"+m[1], "/ns/net") })
 		return inode
 	}
 	return s.mountedAs[path.Base(netNS)]

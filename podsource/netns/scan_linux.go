@@ -148,7 +148,7 @@ func (s *scan) process(pid string, read func(pid, dir string)) {
 // first one, which stands for the process in procfs, may end before the others.
 func (s *scan) readNamespaces(pid, dir string) {
 	for _, thread := range s.threads(dir) {
-		inode, _ := s.nsInode(thread, "/ns/net")
+		inode := s.nsInode(thread, "/ns/net")
 		s.withProcess[inode] = true
 		if s.whole[inode] {
 			continue
@@ -212,14 +212,15 @@ func (s *scan) numericEntries(dir, name string) (numbers []string) {
 
 // nsInode returns the inode number of the namespace that a link of procfs leads to. It is zero,
 // which no namespace has, if the link could not be read.
-func (s *scan) nsInode(dir, name string) (inode uint64, ok bool) {
+func (s *scan) nsInode(dir, name string) (inode uint64) {
 	var link [64]byte
 	n, err := unix.Readlink(dir+name, link[:])
 	if err == nil {
 		_, number, _ := strings.Cut(string(link[:n]), ":[") // net:[4026531833]
 		inode, err = strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 64)
 	}
-	return inode, s.could(dir, name, err)
+	s.could(dir, name, err)
+	return inode
 }
 
 // open opens a file of a process or thread.

@@ -107,8 +107,8 @@ func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 // process that may read process 1 may read all, unless process 1 is only a container's.
 func (s *scan) checkNode() {
 	dir := s.opts.Proc + "/1"
-	s.pidNS, _ = s.nsInode(dir, "/ns/pid")
-	s.host, _ = s.nsInode(dir, "/ns/net")
+	s.pidNS = s.nsInode(dir, "/ns/pid")
+	s.host = s.nsInode(dir, "/ns/net")
 	switch {
 	case s.err != nil:
 	case s.host == 0:
@@ -135,8 +135,8 @@ func (s *scan) checkNested() {
 	for _, pid := range s.pids() {
 		child := false
 		s.process(pid, func(_, dir string) {
-			inode, ok := s.nsInode(dir, "/ns/pid")
-			child = ok && inode != s.pidNS
+			inode := s.nsInode(dir, "/ns/pid")
+			child = inode != 0 && inode != s.pidNS
 		})
 		if child {
 			return
@@ -144,11 +144,11 @@ func (s *scan) checkNested() {
 	}
 	for pid, own := "self", uint64(0); s.err == nil; { // the mounts of this process
 		dir := s.opts.Proc + "/" + pid
-		mounts, ok := s.nsInode(dir, "/ns/mnt")
+		mounts := s.nsInode(dir, "/ns/mnt")
 		_, parent, _, alive := s.readStat(dir)
 		own = cmp.Or(own, mounts)
 		switch {
-		case !ok || !alive:
+		case mounts == 0 || !alive:
 			s.err = fmt.Errorf("the ancestors of this process can't be read: %w", cmp.Or(s.err, fs.ErrNotExist))
 		case mounts != own:
 			return
@@ -240,8 +240,7 @@ func (s *scan) processLives(pid string, boot, at time.Time) (lives, sure bool) {
 	dir := s.opts.Proc + "/" + pid
 	_, _, started, ok := s.readStat(dir)
 	inNetNS := ok && s.anyThread(pid, dir, func(dir string) bool { // a zombie has no thread in one
-		_, ok := s.nsInode(dir, "/ns/net")
-		return ok
+		return s.nsInode(dir, "/ns/net") != 0
 	})
 	later := boot.Add(started).After(at.Add(timestampTolerance))
 	return s.err != nil || inNetNS && !later, s.err != nil || !inNetNS || !later
