@@ -197,14 +197,6 @@ func (s *scan) read(dir, name string, limit int) []byte {
 	return text
 }
 
-// maxPrintable is the length of a tenant's text in a report, in bytes before quoting.
-const maxPrintable = 128
-
-// printable makes a tenant's text, such as a command name or a mount point, safe for a
-// report: it is cut, and quoted. So no part of it looks like the report's own text.
-func printable(text string) string {
-	if len(text) > maxPrintable {
-		return strconv.QuoteToASCII(text[:maxPrintable]) + "..."
-	}
-	return strconv.QuoteToASCII(text)
-}
+// printable makes a tenant's text, such as a command name or a mount point, safe for a report: it is
+// cut to 128 characters, and quoted. So no part of it looks like the report's own text.
+func printable(text string) string { return fmt.Sprintf("%+.128q", text) }
