@@ -21,8 +21,7 @@ import (
 // is 100 on all architectures that Go has (proc(5), sysconf(3)).
 const ticks = 100
 
-// A cniADD is a process with the environment of a CNI ADD. A runtime calls a plugin
-// with CNI_COMMAND and CNI_CONTAINERID in its environment (CNI spec, "Parameters").
+// A cniADD is a process with the environment of a CNI ADD (CNI spec, "Parameters").
 type cniADD struct {
 	pid          string
 	pidNS        uint64 // zero if it could not be read
@@ -81,10 +80,8 @@ func parseADD(text []byte, pid string, pidNS uint64) cniADD {
 }
 
 // noteClaims notes the container IDs of the ADDs in flight, each with a process that
-// runs it. It leaves out processes that can't be plugins (hazard 78): those that have
-// run for longer than any ADD, such as a daemon that inherited the variables, and
-// those of a container that are already in the namespace that they claim to set up,
-// such as a pod whose owner sets the variables.
+// runs it. It leaves out processes that can't be plugins (hazard 78): a daemon that inherited
+// the variables, and a pod whose owner sets them.
 //
 // In a namespace that an ADD sets up an interface may lack its address, since the ADD claims
 // its container. Only ADDs in the node's PID namespace are trusted here: a tenant may set
@@ -126,9 +123,9 @@ func (s *scan) inClaimedNetNS(a cniADD, dir string, claimed uint64) bool {
 	})
 }
 
-// netNSAt returns the network namespace at the path in CNI_NETNS, or zero, which no namespace
-// has, if it is not known or not certain. The directory of a mount may have another path in
-// another mount namespace, so only the last element of the path counts.
+// netNSAt returns the network namespace at the path in CNI_NETNS, or zero if it is not known or not
+// certain. The directory of a mount may have another path in another mount namespace, so only the
+// last element of the path counts.
 func (s *scan) netNSAt(netNS string) (inode uint64) {
 	netNS = path.Clean(netNS)
 	if m := processPath.FindStringSubmatch(netNS); m != nil {

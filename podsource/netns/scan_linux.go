@@ -64,8 +64,7 @@ type scan struct {
 	maxMountText int // the limit of mountText: a tenant may make any number of roots
 }
 
-// scan reads all processes of the node until it finds nothing new, at most maxScans
-// times. It begins again without what hangs.
+// scan reads the node, and begins again without what hangs.
 func (s *Source) scan(ctx context.Context) (*scan, error) {
 	gaveUp := make(map[string]bool)
 	for patience := s.opts.Patience; ; patience = s.opts.Patience / 4 { // others may hang for the same reason
@@ -84,7 +83,6 @@ func (s *Source) newScan(ctx context.Context) *scan {
 		unaddressed: make(map[uint64]string), mountedAs: make(map[string]uint64), readRoots: make(map[processRoot]bool)}
 }
 
-// readNode reads all processes several times.
 func (s *scan) readNode() error {
 	s.within("the namespaces of process 1", s.checkNode)
 	if s.err == nil && s.host == 0 {
@@ -128,7 +126,6 @@ func (s *scan) processes() {
 	}
 }
 
-// pids lists the node's processes.
 func (s *scan) pids() []string {
 	pids := s.numericEntries(s.opts.Proc, "")
 	if s.err == nil && len(pids) == 0 {
@@ -144,8 +141,7 @@ func (s *scan) process(pid string, read func(pid, dir string)) {
 	}
 }
 
-// readNamespaces reads the network namespaces of a process's threads. It reads all threads: the
-// first one, which stands for the process in procfs, may end before the others.
+// readNamespaces reads the network namespaces of all threads of a process.
 func (s *scan) readNamespaces(pid, dir string) {
 	for _, thread := range s.threads(dir) {
 		inode := s.nsInode(thread, "/ns/net")
@@ -177,9 +173,8 @@ func (s *scan) threads(dir string) []string {
 // maxListings is how often the threads of a process are listed while new ones appear.
 const maxListings = 10
 
-// anyThread calls read with the directory of a process, which shows its first thread.
-// If the first thread has ended, it calls read with the directories of the others, up
-// to one that has not ended.
+// anyThread calls read with the directory of a process, which shows its first thread, and if that
+// has ended with those of the others, up to one that has not.
 func (s *scan) anyThread(pid, dir string, read func(dir string) bool) (running bool) {
 	tried, threads := make(map[string]bool), []string{dir}
 	for n := 0; len(threads) > 0; n++ {
@@ -198,8 +193,7 @@ func (s *scan) anyThread(pid, dir string, read func(dir string) bool) (running b
 	return false // all have ended
 }
 
-// numericEntries returns the entries of a directory that are numbers: processes, or
-// threads.
+// numericEntries returns the processes or threads in a directory.
 func (s *scan) numericEntries(dir, name string) (numbers []string) {
 	d, err := os.Open(dir + name)
 	if err == nil {
@@ -253,7 +247,6 @@ func hasExited(dir string, err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// A namespaceMount is the mount of a network namespace.
 type namespaceMount struct {
 	inode uint64
 	point string // absolute
@@ -287,9 +280,8 @@ func namespaceMounts(text []byte) (mounts []namespaceMount, err error) {
 // netNSMount matches the beginning of a line. A mount point may contain white space other than " ".
 var netNSMount = regexp.MustCompile(`^[^ ]+ [^ ]+ [^ ]+ net:\[([0-9]{1,18})\] (/[^ ]*) `)
 
-// A processRoot is the root directory of a process. The process sees the mounts of
-// its mount namespace that are below its root, so two processes of one mount namespace
-// may see different mounts (hazard 60).
+// A processRoot is the root directory of a process, which sees the mounts of its mount namespace
+// that are below it (hazard 60).
 type processRoot struct {
 	mount, inode uint64
 }
