@@ -159,7 +159,6 @@ func finishedLongAgo(p podsource.Pod) bool {
 	return !p.FinishedAt.IsZero() && time.Since(p.FinishedAt) >= 5*time.Minute
 }
 
-// add adds the attachments of a pod.
 func (f *backfill) add(p podsource.Pod) error {
 	if p.HostNetwork {
 		return nil

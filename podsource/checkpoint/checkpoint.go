@@ -65,7 +65,6 @@ func (s *state) at(now time.Time) *state {
 	return &next
 }
 
-// sorted returns the entries, sorted by key.
 func (s *state) sorted() []Entry {
 	return slices.SortedFunc(maps.Values(s.entries), func(a, b Entry) int { return a.compare(b.Key) })
 }
@@ -73,8 +72,8 @@ func (s *state) sorted() []Entry {
 // Open opens the record at path for writing. Only one writer can have it open, which locks its
 // directory; for a second one Open returns [ErrLocked] at once. The directory must exist, and have
 // no other record. A file that can't be read is an error ([ErrVersion], [ErrCorrupt]). A missing
-// file is not, but a link to one is. Call [Checkpoint.Backfill] then: the record does not know
-// attachments made since the file was last written, and without a file Add returns errors.
+// file is not, but a link to one is, since links are followed. Call [Checkpoint.Backfill] next: the
+// record does not know attachments made since the file was last written.
 func Open(path string, opts Options) (c *Checkpoint, err error) {
 	p, err := opts.validate(path)
 	if err == nil {
@@ -149,8 +148,7 @@ func (c *Checkpoint) Prune(ctx context.Context) (gone []Entry, err error) {
 	return gone, nil
 }
 
-// Get returns the entry of an attachment, for a DEL or CHECK, and whether there is
-// one. Its addresses must not be changed.
+// Get returns the entry of an attachment, and whether there is one. Its addresses must not be changed.
 func (c *Checkpoint) Get(k Key) (e Entry, found bool) {
 	e, found = c.state.Load().entries[k]
 	return e, found
@@ -163,9 +161,8 @@ func (c *Checkpoint) Entries() []Entry {
 	return c.state.Load().sorted()
 }
 
-// Close writes the time until which the record was kept, and lets another process
-// open it. All changes are already on the disk. After an error the record does not
-// speak of reservations made since its last change.
+// Close writes the time until which the record was kept, and lets another process open it. After an
+// error the record does not speak of reservations made since its last change.
 func (c *Checkpoint) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,25 +9,14 @@
 // release failed without an error. An entry without a reservation belongs to a DEL that will be
 // repeated.
 //
-//	networks := []string{"podnet"} // the agent serves every ADD of these
 //	record, err := checkpoint.Open(path, checkpoint.Options{Networks: networks}) // alone in its directory
-//	...
 //	err = record.Backfill(ctx, runtime, attachmentsOf) // records older attachments
-//	if err != nil && !errors.Is(err, fs.ErrExist) { // fs.ErrExist: nothing is left to ask
-//		err = record.Backfill(ctx, nil, nil) // the runtime is silent: begin, and ask again later
-//	}
-//	...
-//	source := podsource.Union(record, runtime)
-//	reconciler, err := gc.New(store, networks, source, gc.Options{})
-//	...
-//	report, err := reconciler.AtStartup(ctx, gc.NoADDInFlight)
-//	...
-//	go reconciler.Start(ctx)
+//	reconciler, err := gc.New(store, networks, podsource.Union(record, runtime), gc.Options{})
+//	report, err := reconciler.AtStartup(ctx, gc.NoADDInFlight) // releases what is leaked at the start
+//	go reconciler.Start(ctx) // releases what leaks later, and what later Backfills free
 //	listen() // from now on record.Add ends each ADD, record.Remove ends each DEL
 //
-// AtStartup and Start are of one reconciler: the first releases what is leaked at the start, and the
-// second what leaks later and what the gap of the record kept, which later calls of
-// [Checkpoint.Backfill] close. A process that does not write the record reads it with [New].
+// A process that does not write the record reads it with [New].
 //
 // # What it answers
 //

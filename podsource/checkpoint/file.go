@@ -51,7 +51,6 @@ type record struct {
 	Entries []Entry       `json:"attachments"`
 }
 
-// encode encodes a whole file.
 func encode(r record) ([]byte, error) {
 	content, err := json.Marshal(r)
 	if err != nil {
@@ -96,9 +95,8 @@ func decode(content []byte) (r *record, err error) {
 	return r, nil
 }
 
-// resolve returns the path of the record's file without links. A writer replaces the
-// file and locks its directory. With a link's path it would replace the link,
-// and two writers could lock different directories.
+// resolve returns the path of the record's file without links. With a link's path a writer would
+// replace the link, and two writers could lock different directories.
 func resolve(path string) (string, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return filepath.EvalSymlinks(path)
@@ -136,10 +134,8 @@ func (p place) load(lag time.Duration) (*state, error) {
 
 // replace replaces the file at path atomically and durably. After an error the file
 // has its old content, unless renamed is true: then it has the new content, which a
-// power loss may undo.
-//
-// It checks first that the directory that the writer has locked is still the one at its path. Else a
-// second writer may have opened a record there, and what that one has read must stay (hazard 96).
+// power loss may undo. If the locked directory was moved, it changes nothing: a second writer may
+// have opened a record there, and what that one has read must stay (hazard 96).
 func replace(path string, lock *os.File, r record) (renamed bool, err error) {
 	content, err := encode(r)
 	if err := cmp.Or(err, held(lock)); err != nil {
@@ -165,9 +161,8 @@ func replace(path string, lock *os.File, r record) (renamed bool, err error) {
 	return true, lock.Sync()
 }
 
-// locked locks a directory, so that nobody can remove the lock without the record. It returns
-// ErrLocked at once if another process has it. The kernel releases the lock when the file is closed,
-// also by the end of the process.
+// locked locks a directory, so that nobody can remove the lock without the record, until the file
+// is closed or the process ends. It returns ErrLocked at once if another process has it.
 func locked(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {

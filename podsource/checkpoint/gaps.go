@@ -35,13 +35,11 @@ func (g gap) answer() (gaps []podsource.Gap) {
 // clockTolerance is how far two clocks may drift apart without a step.
 const clockTolerance = 100 * time.Millisecond
 
-// latest returns the later of two times.
 func latest(a, b time.Time) time.Time {
 	return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare)
 }
 
-// emptySince returns a record without attachments that was written when the node booted. It stands
-// for one of an earlier boot, of which no container is live.
+// emptySince returns a record without attachments that was written when the node booted.
 func emptySince(now time.Time, sinceBoot time.Duration) *record {
 	if sinceBoot == 0 { // unknown: all time is in its gap
 		return new(record)

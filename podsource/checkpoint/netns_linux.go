@@ -39,7 +39,7 @@ func readNetNS(path string) NetNS {
 // divide separates entries by whether their network namespaces have certainly ended. That one is
 // not at its path is not enough: `ip netns del` removes only a mount, and this process may not see
 // the node's mounts (hazards 50, 92). It has ended if no process is in it, and none sees it
-// mounted. See Options.Nested. If the processes of the node can't be read, all are live, and unknown says why.
+// mounted. If the processes of the node can't be read, all are live, and unknown says why.
 func divide(ctx context.Context, all []Entry, nested bool) (live, ended []Entry, unknown error) {
 	exist := make(namespaces)
 	looks := 0

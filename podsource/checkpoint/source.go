@@ -49,7 +49,6 @@ type place struct {
 	opts Options
 }
 
-// validate checks options, and sets their defaults.
 func (o Options) validate(path string) (p place, err error) {
 	switch {
 	case len(o.Networks) == 0 || slices.ContainsFunc(o.Networks, func(network string) bool { return !name.MatchString(network) }):
