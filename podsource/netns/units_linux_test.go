@@ -119,6 +119,7 @@ func TestHazard60EnvironmentOfFirstThreadIsEmpty(t *testing.T) {
 	const none = "link:net:[5]"
 	proc := procOf(t, map[string]string{
 		"environ": "", "ns/net": none, "task/7/x": "", "task/8/environ": "CNI_COMMAND=ADD\x00CNI_CONTAINERID=outlives\x00", "task/8/ns/net": none,
+		"task/1/x": "", "task/2/x": "", "task/3/x": "", "task/4/x": "", "task/5/x": "", "task/6/x": "", // ended, too
 		"../9/environ": "", "../9/task/9/environ": "",
 		"../10/environ": "", "../10/ns/net": none, "../10/task/11/environ": "", "../10/task/11/ns/net": "link:net:[11]",
 		"../10/task/12/environ": "", "../10/task/12/ns/net": "link:net:[12]",
