@@ -61,11 +61,12 @@ var declarations = []takeable{
 	{"at once", func(a *podsource.Answer) bool { return a.Names != 0 && take(&a.AtOnce) }},
 	{"sees ADDs", func(a *podsource.Answer) bool { return take(&a.SeesADDs) }},
 	{"sees addresses", func(a *podsource.Answer) bool { return take(&a.SeesAddresses) }},
-	{"cache", func(a *podsource.Answer) bool {
-		if a.Cache != nil {
-			a.Names, a.Networks, a.Supplementary = 0, nil, true
+	{"cache", func(a *podsource.Answer) bool { // one that lists Kubernetes pods makes other owners foreign
+		if a.Cache == nil || a.Names == podsource.KubernetesPods {
+			return false
 		}
-		return take(&a.Cache)
+		a.Names, a.Networks, a.Supplementary, a.Cache = 0, nil, true, nil
+		return true
 	}},
 	{"authoritative", func(a *podsource.Answer) bool { return take(&a.Authoritative) }},
 }
