@@ -163,8 +163,10 @@ func TestHazard78EnvironmentOfOthers(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
 		}
 	}
-	if _, err := New(Options{LongestADD: -1}); err == nil || !strings.Contains(err.Error(), "negative") {
-		t.Errorf("got %v", err)
+	for _, opts := range []Options{{LongestADD: -1}, {Patience: -1}} {
+		if _, err := New(opts); err == nil || !strings.Contains(err.Error(), "negative") {
+			t.Errorf("%+v: got %v", opts, err)
+		}
 	}
 }
 

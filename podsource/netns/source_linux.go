@@ -43,8 +43,8 @@ type Source struct {
 
 // New returns a source. It reads nothing but the clocks. A negative LongestADD is an error.
 func New(opts Options) (*Source, error) {
-	if opts.LongestADD < 0 {
-		return nil, fmt.Errorf("LongestADD is %v; it must not be negative", opts.LongestADD)
+	if opts.LongestADD < 0 || opts.Patience < 0 {
+		return nil, fmt.Errorf("LongestADD is %v and Patience %v; they must not be negative", opts.LongestADD, opts.Patience)
 	}
 	opts.Proc = cmp.Or(opts.Proc, "/proc")
 	opts.LongestADD = cmp.Or(opts.LongestADD, DefaultLongestADD)
