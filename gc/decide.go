@@ -41,7 +41,7 @@ type decision struct {
 
 // decide judges every reservation, in order, and returns how long it takes until the first of those
 // that are kept may be decided to be a leak: forever if not by time alone. After the first look it
-// returns nil if one of them would be released where ADDs are seen: that takes a second look (R5).
+// returns nil if one of them would be released and a source sees ADDs: that takes a second look (R5).
 // It is a pure function.
 //
 // It never releases the address of a live pod, given the assumptions A1 to A4 (see
@@ -67,8 +67,8 @@ func decide(s *snapshot) (decisions []decision, in time.Duration) {
 			continue
 		}
 		d, until := s.judgeUnclaimed(&s.reservations[i], o)
-		if d.again && len(s.evidence) < 2 {
-			return nil, 0
+		if d.again && len(s.evidence) < 2 && slices.ContainsFunc(s.evidence[0], seesADDs) {
+			return nil, 0 // whatever the network: a sibling's age may rest on the ADDs that are seen
 		}
 		decisions[i], in = d, min(in, until)
 	}
@@ -79,12 +79,9 @@ func decide(s *snapshot) (decisions []decision, in time.Duration) {
 // time since r was first seen. A timestamp that is doubted only for the boot is trusted if every ADD
 // in flight is seen, or the hook's caller asserts that there is none, and a source that names
 // containers at once knows all others: nothing of this boot can hide behind it (R5).
-func (s *snapshot) age(r *candidate) (least time.Duration, byTimestamp bool) {
-	byTimestamp = s.clock.trusted(s.at, r.ReservedAt)
-	if !byTimestamp && r.Owner != hostlocal.Unreadable && s.clock.sinceSteps(s.at, r.ReservedAt) {
-		q := s.about(r)
-		byTimestamp = q.has(waived) || q.has(adds|knows)
-	}
+func (s *snapshot) age(r *candidate, q silence) (least time.Duration, byTimestamp bool) {
+	byTimestamp = s.clock.trusted(s.at, r.ReservedAt) ||
+		(q.has(waived) || q.has(adds|knows)) && s.clock.sinceSteps(s.at, r.ReservedAt)
 	if least = s.at.mono - r.seen; byTimestamp {
 		least = max(least, s.clock.since(s.at, r.ReservedAt))
 	}
@@ -110,12 +107,12 @@ func (s *snapshot) newOwners() *owners {
 				o.live[r.IP] = true
 			}
 		case r.Owner == hostlocal.Owned:
-			least, _ := s.age(r)
+			least, _ := s.age(r, s.about(r))
 			if other, ok := o.youngest[r.ContainerID]; !ok || least < other {
 				o.youngest[r.ContainerID] = least
 			}
 		case r.Owner == hostlocal.Unreadable: // it may be a sibling of any while its address is claimed or it is young (hazard 68)
-			least, _ := s.age(r)
+			least, _ := s.age(r, 0)
 			o.unreadable = o.unreadable || least < max(s.opts.MinAge, s.opts.lag()) || len(s.pods.claimants(r)) > 0
 		}
 	}
@@ -183,20 +180,25 @@ func (s *snapshot) judgeUnclaimed(r *candidate, o *owners) (d decision, in time.
 	case owned && o.unreadable:
 		return kept(SiblingUnreadable, nil), s.opts.MinAge
 	}
-	least, byTimestamp := s.age(r)
-	if owned {
-		least = o.youngest[r.ContainerID]
+	q, named := s.about(r), slices.Contains(s.networks, r.Network)
+	if len(s.evidence) < 2 && !named {
+		q &^= adds // one look shows no ADD between two plugins, and no second one is taken for this network
 	}
-	q := s.about(r)
+	least, byTimestamp := s.age(r, q)
+	if owned {
+		least = min(least, o.youngest[r.ContainerID])
+	}
 	d, in = s.judgeSilence(r, q, least, byTimestamp)
 	switch {
 	case leaked(d.reason):
-		d.again = q.has(adds) && !q.has(waived)
-	case q.has(doubt) && slices.Contains(s.networks, r.Network):
+		d.again = !q.has(waived)
+	case q.has(doubt) && named:
 		in = 0 // a cache may pass its check soon (hazard 108)
 	}
 	return d, in
 }
+
+func seesADDs(d declaration) bool { return len(d.SeesADDs) > 0 }
 
 // leaked reports whether a reservation was decided to be a leak that may be released.
 func leaked(why Reason) bool { return why == Unowned || why == EmptyOwner }

@@ -102,9 +102,6 @@ func (s *snapshot) about(r *candidate) (all silence) {
 		}
 		all |= one
 	}
-	if len(s.evidence) < 2 && !slices.Contains(s.networks, r.Network) {
-		all &^= adds // one look shows no ADD between two plugins, and no second one is taken for this network
-	}
 	all.add(s.isOwn(r) && all.has(adds|addresses), own)
 	return all
 }
