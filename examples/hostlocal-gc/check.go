@@ -67,7 +67,7 @@ Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
 	}
 	a.flags.confs(c)
 	a.flags.pass(c)
-	c.RunE = a.work(func(ctx context.Context) error {
+	c.RunE = a.once(func(ctx context.Context) error {
 		return a.check(ctx, c.Flags())
 	})
 	return c
@@ -75,8 +75,6 @@ Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
 
 // check runs the command.
 func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
-	ctx, cancel := context.WithTimeout(ctx, a.flags.longest())
-	defer cancel()
 	confs, unread, err := a.configurations()
 	if err != nil {
 		return err

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -61,34 +60,32 @@ const (
 	formatJSON  = "json"
 )
 
-// data adds the flags that select what a command reads, and its timeout.
+// data adds --data-dir and --network.
 func (f *flags) data(c *cobra.Command) {
-	f.network(c, "show, and release in, only the network of this `NAME` (repeatable; without it, or with *, all networks are shown; release needs one)")
-	f.once(c)
+	f.dir(c)
+	c.Flags().StringArrayVar(&f.networks, "network", nil,
+		"show, and release in, only the network of this `NAME` (repeatable; without it, or with *, all networks are shown; release needs one)")
 }
 
 // pass adds the flags of a command that makes one pass and prints the result.
 func (f *flags) pass(c *cobra.Command) {
 	f.data(c)
 	c.Flags().StringVarP(&f.format, "output", "o", formatTable, "`FORMAT`: table, json")
-	f.judge(c)
-	f.others(c)
+	f.once(c)
 }
 
-// network adds --data-dir and --network.
-func (f *flags) network(c *cobra.Command, usage string) {
-	f.dir(c)
-	c.Flags().StringArrayVar(&f.networks, "network", nil, usage)
-}
-
-// dir adds the flags that every command has.
+// dir adds --data-dir.
 func (f *flags) dir(c *cobra.Command) {
 	c.Flags().StringVar(&f.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data `DIR`, which holds a directory for each network")
 }
 
-// once adds the flags of a command that runs once.
+// once adds the flags of a command that judges once. The agent has no --allow-foreign: it is true only for a short time.
 func (f *flags) once(c *cobra.Command) {
 	c.Flags().DurationVar(&f.timeout, "timeout", 30*time.Second, "give up after this time; 0 waits for a day")
+	f.judge(c)
+	c.Flags().StringArrayVar(&f.foreign, "allow-foreign", nil,
+		"also judge reservations of owners that no source here could know and that begin with `PREFIX`, or '*' for all (repeatable). "+
+			"Only for owners that have certainly ended")
 }
 
 // judge adds the flags that control how reservations are judged. Help shows flags in the order in which they are added, so this is called
@@ -101,7 +98,7 @@ func (f *flags) judge(c *cobra.Command) {
 	c.Flags().StringVar(&f.kubeconfig, "kubeconfig", "",
 		"kubeconfig `FILE` for the API server (default: the account of this pod)")
 	c.Flags().DurationVar(&f.minAge, "min-age", 0,
-		"keep what is younger than this `AGE`, at least 1s (default "+age(gc.DefaultMinAge)+", or as --runtime-request-timeout requires). "+
+		"keep what is younger than this `AGE`, at least 1s (default "+gc.DefaultMinAge.String()+", or as --runtime-request-timeout requires). "+
 			"An age below the default is used only if the sources see every ADD in flight, every address and every attachment")
 	c.Flags().DurationVar(&f.requestTimeout, "runtime-request-timeout", library.RuntimeRequestTimeout,
 		"kubelet's runtimeRequestTimeout `T` on this node: an ADD may take twice as long")
@@ -112,13 +109,6 @@ func (f *flags) judge(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.require, "require-pod", nil,
 		"refuse a list of pods or sandboxes without this pod, as `NS/NAME` (repeatable): a pod that certainly runs here")
 	c.Flags().BoolVar(&f.allowEmpty, "allow-empty", false, "accept an answer without any pod")
-}
-
-// others adds --allow-foreign. The agent does not have it: it is true only for a short time.
-func (f *flags) others(c *cobra.Command) {
-	c.Flags().StringArrayVar(&f.foreign, "allow-foreign", nil,
-		"also judge reservations of owners that no source here could know and that begin with `PREFIX`, or '*' for all (repeatable). "+
-			"Only for owners that have certainly ended")
 }
 
 // confs adds the flags that say what the ranges are.
@@ -186,6 +176,3 @@ func (f *flags) memoryFile() string {
 	}
 	return cmp.Or(f.memory, defaultMemory)
 }
-
-// age writes a duration without the units that are zero: "7m".
-func age(d time.Duration) string { return term.Age(time.Time{}.Add(d+1), time.Time{}.Add(1)) }

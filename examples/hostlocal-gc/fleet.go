@@ -77,7 +77,7 @@ Exit status: 0 all nodes are fine, 3 some are not, 1 error.`,
   kubectl hostlocal-gc -o json`,
 		Args: noArgs,
 	}
-	c.RunE = a.work(func(ctx context.Context) error { return a.fleet(ctx, &f) })
+	c.RunE = func(*cobra.Command, []string) error { return a.fleet(c.Context(), &f) }
 	p := c.Flags()
 	p.StringVarP(&f.namespace, "namespace", "n", "kube-system", "`NAMESPACE` of the agents")
 	p.StringVarP(&f.selector, "selector", "l", "app.kubernetes.io/name=hostlocal-gc", "`LABELS` of the agents' pods")

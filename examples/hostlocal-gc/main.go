@@ -35,6 +35,5 @@ type app struct {
 	screen         term.Screen // behind stdout
 	log            logr.Logger // silent but for the agent's: the output of other commands says what was done
 	flags          flags
-	began          bool // the work of a command
 	failed         bool // an error was printed, and the exit status must say so
 }

@@ -37,9 +37,8 @@ the plugin's lock, if
 	}
 	a.flags.data(c)
 	c.Flags().BoolVar(&a.flags.yes, "yes", false, "remove them")
-	a.flags.judge(c)
-	a.flags.others(c)
-	c.RunE = a.work(func(ctx context.Context) error {
+	a.flags.once(c)
+	c.RunE = a.once(func(ctx context.Context) error {
 		if len(a.flags.networks) == 0 || a.flags.allNetworks() {
 			return a.unnamed("in which network are the files?")
 		}
@@ -54,8 +53,6 @@ the plugin's lock, if
 
 // removeMalformed runs the command.
 func (a *app) removeMalformed(ctx context.Context, s podsource.Source) error {
-	ctx, cancel := context.WithTimeout(ctx, a.flags.longest())
-	defer cancel()
 	done, err := a.pass(ctx, s, dry)
 	if err != nil {
 		return err

@@ -31,12 +31,11 @@ It finds the ranges as check does. The map of a network whose range is unknown
 goes from the lowest to the highest reservation.`,
 		Example: `  hostlocal-gc map --network podnet --range 10.244.1.0/24 --source cri`,
 		Args:    noArgs,
-		RunE:    a.work(a.draw),
+		RunE:    a.once(a.draw),
 	}
 	a.flags.data(c)
 	a.flags.confs(c)
-	a.flags.judge(c)
-	a.flags.others(c)
+	a.flags.once(c)
 	return c
 }
 

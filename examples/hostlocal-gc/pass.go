@@ -61,8 +61,6 @@ func (a *app) pass(ctx context.Context, s podsource.Source, change func(*gc.Opti
 func (a *app) reconcile(
 	ctx context.Context, store *hostlocal.Store, networks []string, s podsource.Source, change func(*gc.Options),
 ) (result, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.flags.longest())
-	defer cancel()
 	opts := a.onceOptions()
 	change(&opts)
 	var lock sync.Mutex // a source that hangs may answer after the pass

@@ -55,15 +55,13 @@ Exit status: 0 all are or would be reserved, 1 one can't be, or an error.`,
 		Example: `  hostlocal-gc repair
   hostlocal-gc repair --ip 10.244.1.7 --yes`,
 		Args: noArgs,
+		RunE: a.once(a.repair),
 	}
 	a.flags.dir(c)
-	a.flags.once(c)
 	c.Flags().StringVar(&a.flags.cniDir, "cni-dir", defaultCNIDir, "`DIR` with the CNI configurations of the networks")
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "repair this `ADDRESS` only (repeatable; default all that the ranges have)")
 	c.Flags().BoolVar(&a.flags.yes, "yes", false, "write the files")
-	a.flags.judge(c)
-	a.flags.others(c)
-	c.RunE = a.work(a.repair)
+	a.flags.once(c)
 	return c
 }
 
@@ -83,8 +81,6 @@ func (a *app) repair(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.flags.longest())
-	defer cancel()
 	done, err := a.reconcile(ctx, hostlocal.New(a.flags.dataDir), []string{gc.AllNetworks}, s, dry)
 	if err != nil {
 		return err

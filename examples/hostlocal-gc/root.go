@@ -34,6 +34,7 @@ problem.`,
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Flags.FlagUsages", "Flags.FlagUsagesWrapped 80"))
 	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
@@ -53,7 +54,7 @@ it shows these addresses, and what each source says of them.`,
   hostlocal-gc plan --ip 10.244.1.7
   hostlocal-gc plan --all --source file:pods.json`,
 		Args: noArgs,
-		RunE: a.work(a.plan),
+		RunE: a.once(a.plan),
 	}
 	c.Flags().BoolVar(&a.flags.all, "all", false, "show every reservation, also those in use, and those on the disk if no source answers")
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "show this `ADDRESS`, and what each source says of it (repeatable)")
@@ -72,7 +73,7 @@ Addresses in use are only counted; plan --all shows them.`,
 		Example: `  hostlocal-gc release --network podnet --source file:pods.json
   hostlocal-gc release --network podnet --source file:pods.json --ip 10.244.1.7`,
 		Args: noArgs,
-		RunE: a.work(a.release),
+		RunE: a.once(a.release),
 	}
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")
 	a.flags.pass(c)

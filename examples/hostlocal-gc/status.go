@@ -27,16 +27,17 @@ const (
 // errFound gives check and fleet their exit status when something is wrong. It is not printed: the output says it.
 var errFound = errors.New("something is wrong")
 
-// A usageError is wrong on any node. So is an error before the work of a command began, which is cobra's.
+// A usageError is wrong on any node.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// work makes the body of a command.
-func (a *app) work(body func(ctx context.Context) error) func(*cobra.Command, []string) error {
+// once makes the body of a command that ends after --timeout.
+func (a *app) once(body func(ctx context.Context) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, _ []string) error {
-		a.began = true
-		return body(cmd.Context())
+		ctx, cancel := context.WithTimeout(cmd.Context(), a.flags.longest())
+		defer cancel()
+		return body(ctx)
 	}
 }
 
@@ -52,7 +53,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 	switch {
 	case found && !a.failed:
 		return statusLeaked
-	case err != nil && !found && (!a.began || errors.As(err, new(usageError))):
+	case errors.As(err, new(usageError)), err != nil && cmd == root: // which finds no command
 		fmt.Fprintf(a.stderr, "See %q.\n", cmd.CommandPath()+" --help")
 		return statusUsage
 	case a.failed:
