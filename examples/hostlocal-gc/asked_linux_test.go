@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 )
 
 // Ctrl-C ends a command that waits for its source. SIGTERM ends the
@@ -150,7 +152,7 @@ func TestLockHolder(t *testing.T) {
 	for name, want := range map[string]string{"other": "", "lock": fmt.Sprintf("process %d (", os.Getpid())} {
 		f, err := os.Create(filepath.Join(dir, name))
 		must(t, errors.Join(err, syscall.Flock(int(f.Fd()), syscall.LOCK_EX)))
-		got := lockHolder(dir)
+		got := diagnose.LockHolder(dir)
 		if must(t, errors.Join(f.Close(), os.Remove(f.Name()))); !strings.HasPrefix(got, want) || (got == "") != (want == "") {
 			t.Errorf("with %s locked: %q, want %q", name, got, want)
 		}

@@ -101,9 +101,9 @@ func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 		if dir.path != hostlocal.DefaultDataDir {
 			at = " --data-dir " + quoted(dir.path)
 		}
-		p.Command = "hostlocal-gc %s" + flagsOf(given, judging) + at
-		p.RepairFlags = flagsOf(given, []string{"cni-dir"})
-		p.Again = "hostlocal-gc check" + flagsOf(given, slices.Concat(judging, []string{"cni-dir", "range"})) + at
+		p.Command = func(name string) string {
+			return "hostlocal-gc " + name + flagsOf(given, slices.Concat(judging, configured[name])) + at
+		}
 		places, all.Reports = append(places, p), append(all.Reports, reportjson.Report{Report: &p.Report})
 	}
 	all.Findings = diagnose.Findings(places)
@@ -253,7 +253,7 @@ func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network,
 	*diagnose.Place, error,
 ) {
 	p := &diagnose.Place{
-		DirNamed: dir.named, Named: a.flags.networks, Locks: make(map[string]string), ConfDir: a.flags.cniDir, Booted: diagnose.Booted(),
+		DirNamed: dir.named, Named: a.flags.networks, ConfDir: a.flags.cniDir, Booted: diagnose.Booted(),
 	}
 	store := hostlocal.New(dir.path)
 	p.Report.DataDir = dir.path
@@ -278,7 +278,6 @@ func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network,
 	}
 	slices.Sort(networks)
 	networks = slices.Compact(networks)
-	held := holders(dir.path, networks)
 	none := len(networks) == 0
 	if none { // the sources are asked all the same
 		networks = []string{gc.AllNetworks}
@@ -300,7 +299,7 @@ func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network,
 	}
 	a.notePermission(err)
 	p.Look()
-	return p, stillHeld(ctx, dir.path, held, p)
+	return p, watchLocks(ctx, p)
 }
 
 // unanswered returns why a pass was refused: the error of each source that failed.
@@ -322,6 +321,9 @@ func unanswered(r *gc.Report, err error) (why []string) {
 // judging are the flags with which a release judges as this check did.
 var judging = []string{"source", "node", "kubeconfig", "min-age", "starting-for", "runtime-request-timeout", "allow-foreign", "allow-empty",
 	"require-pod"}
+
+// configured are the flags by command that say what the ranges are, or where the configurations are.
+var configured = map[string][]string{"check": {"cni-dir", "range"}, "repair": {"cni-dir"}}
 
 // flagsOf returns those of the names that were given, as a shell reads them.
 func flagsOf(given *pflag.FlagSet, names []string) (flags string) {
@@ -348,20 +350,9 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// holders returns who holds the locks of networks.
-func holders(dir string, networks []string) map[string]string {
-	held := make(map[string]string)
-	for _, n := range networks {
-		if who := lockHolder(filepath.Join(dir, n)); who != "" {
-			held[n] = who
-		}
-	}
-	return held
-}
-
-// stillHeld notes the locks that the same process holds after lockedFor. It does not wait where no
-// lock was held.
-func stillHeld(ctx context.Context, dir string, before map[string]string, p *diagnose.Place) error {
+// watchLocks notes the locks that the same process holds for lockedFor. It does not wait where no lock is held.
+func watchLocks(ctx context.Context, p *diagnose.Place) error {
+	before := holders(p)
 	if len(before) == 0 {
 		return nil
 	}
@@ -370,10 +361,19 @@ func stillHeld(ctx context.Context, dir string, before map[string]string, p *dia
 		return fmt.Errorf("watching the lock: %w", ctx.Err())
 	case <-time.After(lockedFor):
 	}
-	for n, who := range holders(dir, p.Dirs) {
-		if before[n] == who {
-			p.Locks[n] = fmt.Sprintf("%s holds %s for more than %v", who, filepath.Join(dir, n, "lock"), lockedFor)
+	p.Locks = holders(p)
+	maps.DeleteFunc(p.Locks, func(n, who string) bool { return before[n] != who })
+	return nil
+}
+
+// holders says by network who holds its lock, and where.
+func holders(p *diagnose.Place) map[string]string {
+	held := make(map[string]string)
+	for _, n := range p.Dirs {
+		dir := filepath.Join(p.Report.DataDir, n)
+		if who := diagnose.LockHolder(dir); who != "" {
+			held[n] = fmt.Sprintf("%s holds %s for more than %v", who, filepath.Join(dir, "lock"), lockedFor)
 		}
 	}
-	return nil
+	return held
 }

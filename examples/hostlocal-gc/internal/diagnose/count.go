@@ -338,11 +338,11 @@ func (p *Place) each(f *Finding, command string, items []string) {
 	slices.Sort(items)
 	f.Items = slices.Compact(items)
 	switch {
-	case len(f.Items) == 0 || p.Again == "":
+	case len(f.Items) == 0 || p.Command == nil:
 	case len(f.Items) <= 3:
 		f.Run = command + " " + strings.Join(f.Items, " && "+command+" ")
 	default:
-		f.Run = fmt.Sprintf("%s --network %s -o json | jq -r '.findings[] | select(.word == \"FULL\") | .items[]?' | xargs -n1 %s",
-			p.Again, f.Network, command)
+		f.Run = p.command("check", f.Network) +
+			" -o json | jq -r '.findings[] | select(.word == \"FULL\") | .items[]?' | xargs -n1 " + command
 	}
 }

@@ -105,11 +105,9 @@ type Place struct {
 	Dirs []string
 	// Locks say by network who holds its lock for long.
 	Locks map[string]string
-	// Command is the command with a placeholder %s for its name, and with the flags that make a pass
-	// judge as this one did, but for --network. Again is that of the check itself. The agent has neither.
-	Command, Again string
-	// RepairFlags are those that repair needs beside.
-	RepairFlags string
+	// Command returns a command line by the command's name, with the flags that make it judge as this pass did,
+	// but for --network. The agent has none.
+	Command func(name string) string
 	// DryRun says that an agent keeps what leaked.
 	DryRun bool
 	// Booted is when the node booted; zero if unknown.
@@ -120,14 +118,13 @@ type Place struct {
 }
 
 func (p *Place) command(name, network string) string {
-	if p.Command == "" {
+	switch {
+	case p.Command == nil:
 		return ""
+	case network == "":
+		return p.Command(name)
 	}
-	run := strings.Replace(p.Command, "%s", name, 1) // a flag may have a percent sign
-	if network != "" {
-		run += " --network " + network
-	}
-	return run
+	return p.Command(name) + " --network " + network
 }
 
 // release adds what releases a network's leaks to a finding, in text or as a command.
@@ -140,7 +137,7 @@ func (p *Place) release(f Finding) Finding {
 
 // repair adds the command that reserves addresses again to a finding, or what that needs.
 func (p *Place) repair(f Finding) Finding {
-	if f.Run = p.command("repair", "") + p.RepairFlags; !p.nodeShows(false) {
+	if f.Run = p.command("repair", ""); !p.nodeShows(false) {
 		f.Run, f.Do = "", f.Do+" It needs --source netns and --source cnicache, as root and on the node."
 	}
 	return f

@@ -126,12 +126,13 @@ func TestFindings(t *testing.T) {
 			t.Errorf("%s: %v, want %s that says %q", row.reason, found, row.want, row.says)
 		}
 	}
-	other := Place{Command: "hostlocal-gc %s", Report: with(held(gc.NetworkNotNamed), func(r *gc.Report) { r.Networks = nil })}
+	command := func(name string) string { return "hostlocal-gc " + name }
+	other := Place{Command: command, Report: with(held(gc.NetworkNotNamed), func(r *gc.Report) { r.Networks = nil })}
 	if got := Findings([]*Place{&other}); len(got) != 1 || got[0].Run != "hostlocal-gc plan --network podnet" {
 		t.Errorf("leaks in a network that is not named: %+v", got)
 	}
 	for note, run := range map[string]string{"": "hostlocal-gc release --network podnet --min-age=1s", "not all": ""} {
-		fresh := Place{Command: "hostlocal-gc %s", Confs: small, Report: with(held(gc.TooYoung, gc.TooYoung), func(r *gc.Report) {
+		fresh := Place{Command: command, Confs: small, Report: with(held(gc.TooYoung, gc.TooYoung), func(r *gc.Report) {
 			r.Sources = []gc.SourceReport{{Name: "netns"}, {Name: "cnicache", Note: note}}
 		})}
 		if got := Findings([]*Place{&fresh}); len(got) != 1 || got[0].Run != run {
@@ -143,7 +144,7 @@ func TestFindings(t *testing.T) {
 	if got := Findings([]*Place{&free, &elsewhere}); len(got) != 1 || got[0].Word != OK {
 		t.Errorf("reserved in another data directory: %v", got)
 	}
-	free, elsewhere = Place{Command: "hostlocal-gc %s", Report: free.Report}, Place{Report: gc.Report{DataDir: "/run/antrea"}}
+	free, elsewhere = Place{Command: command, Report: free.Report}, Place{Report: gc.Report{DataDir: "/run/antrea"}}
 	free.Report.Sources = []gc.SourceReport{{Name: "netns"}, {Name: "cnicache"}}
 	for n, want := range map[int]string{1: "hostlocal-gc repair", 2: ""} {
 		got := Findings([]*Place{&free, &elsewhere}[:n])
