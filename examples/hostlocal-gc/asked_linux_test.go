@@ -3,7 +3,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,10 +11,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/cnitest"
+	"github.com/hostlocal-gc/hostlocal-gc/gc"
 )
 
 // Ctrl-C ends a command that waits for its source. SIGTERM ends the
@@ -110,8 +113,8 @@ func TestLookingChangesNothing(t *testing.T) {
 	n.put("networks/bare/10.9.0.2", sandbox("x")+"\r\neth0")
 	must(t, os.Mkdir(filepath.Join(n.dir, "networks", "empty"), 0o755))
 	n.put("networks/stray", "")
-	n.lock()
 	data := filepath.Join(n.dir, "networks")
+	hold(t, filepath.Join(data, "podnet", "lock"))
 	before := traces(t, data)
 	for _, args := range []string{
 		"plan --all --source file:pods.json", "plan -o json --source file:cut.json",
@@ -131,30 +134,33 @@ func init() { scenes["locked"] = lockedNode } //nolint:gochecknoinits // a scene
 // lockedNode has a network whose lock this process holds.
 func lockedNode(t *testing.T) *node {
 	n := fullNode(t)
-	n.lock()
+	hold(t, filepath.Join(n.dir, "networks", "podnet", "lock"))
 	return n
 }
 
-// lock takes the lock of podnet.
-func (n *node) lock() {
-	n.t.Helper()
-	f, err := os.Open(filepath.Join(n.dir, "networks", "podnet", "lock"))
-	must(n.t, err)
-	n.t.Cleanup(func() { _ = f.Close() }) // only read
-	must(n.t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
+// hold takes a lock.
+func hold(t *testing.T, path string) {
+	t.Helper()
+	cnitest.Write(t, path, "", 0)
+	f, err := os.Open(path)
+	must(t, err)
+	t.Cleanup(func() { _ = f.Close() }) // only read
+	must(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
 }
 
-// The holder of a lock is found in the kernel's table on tmpfs, too, and no lock of another file is taken for it.
+// Who holds a lock for long is found in the kernel's table on tmpfs, too, and no lock of another file is taken for it.
 func TestLockHolder(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "") //nolint:usetesting // whose directories are on a disk
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
-	for name, want := range map[string]string{"other": "", "lock": fmt.Sprintf("process %d (", os.Getpid())} {
-		f, err := os.Create(filepath.Join(dir, name))
-		must(t, errors.Join(err, syscall.Flock(int(f.Fd()), syscall.LOCK_EX)))
-		got := diagnose.LockHolder(dir)
-		if must(t, errors.Join(f.Close(), os.Remove(f.Name()))); !strings.HasPrefix(got, want) || (got == "") != (want == "") {
-			t.Errorf("with %s locked: %q, want %q", name, got, want)
+	synctest.Test(t, func(t *testing.T) {
+		hold(t, filepath.Join(dir, "long", "lock"))
+		hold(t, filepath.Join(dir, "free", "other"))
+		time.AfterFunc(time.Second, func() { hold(t, filepath.Join(dir, "late", "lock")) })
+		p := diagnose.Place{Dirs: []string{"long", "free", "late"}, Report: gc.Report{DataDir: dir}}
+		must(t, watchLocks(t.Context(), &p))
+		if who := p.Locks["long"]; len(p.Locks) != 1 || !strings.HasPrefix(who, fmt.Sprintf("process %d (", os.Getpid())) {
+			t.Errorf("%q, want that this process holds the lock in long", p.Locks)
 		}
-	}
+	})
 }
