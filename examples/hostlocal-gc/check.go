@@ -127,8 +127,8 @@ func (c *checked) addUnread(a *app, unread error, known bool) {
 	add := func(f diagnose.Finding) { c.Findings = append(c.Findings, f) }
 	reserved, inUse := false, false
 	for _, r := range c.Reports {
-		for i := range r.Report.Reservations {
-			reserved, inUse = true, inUse || r.Report.Reservations[i].Verdict == gc.InUse
+		for e := range diagnose.Entries(r.Report) {
+			reserved, inUse = true, inUse || e.Verdict == gc.InUse
 		}
 	}
 	var f *cniconf.FileError

@@ -27,13 +27,11 @@ func (a *app) printChecked(all *checked) error {
 		return writeJSON(a.stdout, all)
 	}
 	var out strings.Builder
-	shown := all.Findings[:min(len(all.Findings), fewFindings)]
-	for _, f := range shown {
-		a.writeFinding(&out, f, fewItems)
+	var found []string
+	for _, f := range all.Findings {
+		found = append(found, a.finding(f, fewItems))
 	}
-	if more := len(all.Findings) - len(shown); more > 0 {
-		fmt.Fprintf(&out, "... %d more (-o json has all)\n", more)
-	}
+	fmt.Fprintln(&out, strings.Join(few(found, fewFindings), "\n"))
 	for _, text := range all.NotRead {
 		fmt.Fprintln(&out, a.screen.Fold("Not read: "+term.Clean(text)))
 	}
@@ -45,20 +43,18 @@ func (a *app) printChecked(all *checked) error {
 	return err
 }
 
-// writeFinding writes a finding, and under it some of its items, what to do, and the command that does it.
-func (a *app) writeFinding(out *strings.Builder, f diagnose.Finding, items int) {
-	fmt.Fprintln(out, a.screen.Fold(a.screen.Paint(wordStyle(f.Word), f.Line())))
-	for _, item := range few(f.Items, items) {
-		if !strings.Contains(f.Line(), item) {
-			fmt.Fprintln(out, a.indent(item))
+// finding returns the lines of a finding: under it some of its items, what to do, and the command that does it.
+func (a *app) finding(f diagnose.Finding, items int) string {
+	text := a.screen.Fold(a.screen.Paint(wordStyle(f.Word), f.Line()))
+	for _, more := range append(few(f.Items, items), f.Do) {
+		if !strings.Contains(f.Line(), more) { // nor if it is empty
+			text += "\n" + a.indent(more)
 		}
 	}
-	if f.Do != "" {
-		fmt.Fprintln(out, a.indent(f.Do))
-	}
 	if f.Run != "" {
-		fmt.Fprintln(out, "  "+term.Clean(f.Run))
+		text += "\n  " + term.Clean(f.Run)
 	}
+	return text
 }
 
 // A screen of 80 columns and 24 lines has room for these.
@@ -66,7 +62,7 @@ const fewFindings, fewItems = 6, 3
 
 // few returns the first of some lines, and a line that counts the others.
 func few(lines []string, n int) []string {
-	if more := len(lines) - n; more > 1 {
+	if more := len(lines) - n; more > 1 { // counting one would be as long
 		return append(lines[:n:n], fmt.Sprintf("... %d more (-o json has all)", more))
 	}
 	return lines

@@ -98,8 +98,7 @@ func (a *app) onceOptions() gc.Options {
 
 // shown returns the entries of the requested networks.
 func (r *result) shown() (of []*gc.Entry) {
-	for i := range r.Reservations {
-		e := &r.Reservations[i]
+	for e := range diagnose.Entries(&r.Report) {
 		if slices.Contains(r.Networks, e.Network) {
 			of = append(of, e)
 		}
@@ -109,8 +108,8 @@ func (r *result) shown() (of []*gc.Entry) {
 
 // at returns the entries of an address in all networks.
 func (r *result) at(ip netip.Addr) (of []*gc.Entry) {
-	for i := range r.Reservations {
-		if e := &r.Reservations[i]; e.IP == ip {
+	for e := range diagnose.Entries(&r.Report) {
+		if e.IP == ip {
 			of = append(of, e)
 		}
 	}

@@ -69,7 +69,7 @@ func (a *app) attention(r *result) string {
 	if p.Look(); r.judged {
 		for _, f := range diagnose.Findings([]*diagnose.Place{p}) {
 			if f.Live() || f.Word == diagnose.ReadOnly {
-				a.writeFinding(&out, f, fewRows)
+				fmt.Fprintln(&out, a.finding(f, fewRows))
 			}
 		}
 	}
@@ -125,18 +125,16 @@ func (a *app) nextCheck(r *gc.Report, released bool) string {
 		return ""
 	}
 	waits, seen := 0, 0
-	for i := range r.Reservations {
-		switch e := &r.Reservations[i]; {
+	for e := range diagnose.Entries(r) {
+		switch {
 		case e.Reason == gc.UntrustedTimestamp:
 			seen++
 		case e.Verdict == gc.Young || e.Verdict == gc.Starting:
 			waits++
 		}
 	}
-	if file := a.flags.memoryFile(); waits == 0 && seen > 0 && (file == "" || r.Memory != "") {
-		return fmt.Sprintf(" A second pass does not help: without --memory the wait of %s begins anew.", term.Count(seen, "reservation"))
-	} else if waits == 0 && seen > 0 && !released {
-		return fmt.Sprintf(" The wait of %s begins with a release, which notes them in %s.", term.Count(seen, "reservation"), file)
+	if noted := released && a.flags.memoryFile() != "" && r.Memory == ""; waits == 0 && seen > 0 && !noted {
+		return fmt.Sprintf(" The wait of %s begins with a release that can note them in --memory.", term.Count(seen, "reservation"))
 	}
 	oldest := gc.SourceReport{AsOf: r.Started}
 	for _, s := range r.Sources {

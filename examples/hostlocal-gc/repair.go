@@ -23,6 +23,7 @@ import (
 	"github.com/vishvananda/netns"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -104,8 +105,8 @@ func (a *app) repair(ctx context.Context) error {
 	for _, c := range slices.Concat(done.Unreserved, done.Duplicates) {
 		pods[c.IP], atRisk[c.IP] = c.Pods[0].String(), len(ours) == 0 || c.AtRisk(ours)
 	}
-	for i := range done.Reservations {
-		if e := &done.Reservations[i]; e.Verdict == gc.Conflict && e.Pod != nil && ours.Has(e.IP) { // it is another's
+	for e := range diagnose.Entries(&done.Report) {
+		if e.Verdict == gc.Conflict && e.Pod != nil && ours.Has(e.IP) { // it is another's
 			pods[e.IP], atRisk[e.IP] = e.Pod.String(), true
 		}
 	}

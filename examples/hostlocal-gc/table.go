@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 // showNetwork writes the table of one network, if it has anything to show.
@@ -47,7 +47,7 @@ func (a *app) table(r *result, entries []*gc.Entry) string {
 			cause = string(c)
 		}
 		rows[i] = []term.Cell{
-			{Text: e.IP.String()}, {Text: container(e), Style: term.Dim}, {Text: term.Age(r.Started, e.ReservedAt)},
+			{Text: e.IP.String()}, {Text: diagnose.Owner(e), Style: term.Dim}, {Text: term.Age(r.Started, e.ReservedAt)},
 			{Text: e.Verdict.String(), Style: term.VerdictStyle(e.Verdict)}, {Text: pod}, {Text: cause}, {Text: e.Reason.String()},
 		}[:len(head)]
 		if said := slices.IndexFunc(entries, func(o *gc.Entry) bool { return o.Reason == e.Reason }); r.judged && said == i {
@@ -82,12 +82,4 @@ func fold(entries []*gc.Entry) (few []*gc.Entry, more string) {
 		}
 	}
 	return few, more
-}
-
-// container returns the owner in the file, cut as other tools cut it, or what the file has instead.
-func container(e *gc.Entry) string {
-	if e.Owner != hostlocal.Owned {
-		return "(" + e.Owner.String() + ")"
-	}
-	return term.ID(e.ContainerID)
 }

@@ -160,8 +160,8 @@ func (a *Agent) hookEnded() {
 // one after the other.
 func (a *Agent) log(report *gc.Report) {
 	var leaked []string
-	for i := range report.Reservations {
-		if e := &report.Reservations[i]; e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed {
+	for e := range diagnose.Entries(report) {
+		if e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed {
 			leaked = append(leaked, e.Network+"/"+e.IP.String())
 		}
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/picture"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
-	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 )
 
 var (
@@ -26,7 +25,7 @@ var (
 	//go:embed page.css
 	pageStyle string
 
-	pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"verdict": diagnose.Verdict, "owner": owner}).Parse(pageText))
+	pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"verdict": diagnose.Verdict, "owner": diagnose.Owner}).Parse(pageText))
 
 	styleSum = sha256.Sum256([]byte(pageStyle))
 	// contentPolicy allows the page its style sheet and nothing else, as a second defence against
@@ -61,14 +60,6 @@ func (p page) Age(e *gc.Entry) string { return term.Age(p.shown.Started, e.Reser
 // Cause returns why an entry leaked, or nothing.
 func (p page) Cause(e *gc.Entry) diagnose.Cause { return p.causes.Of(e) }
 
-// owner names the owner of a reservation without a pod.
-func owner(e *gc.Entry) string {
-	if e.Owner != hostlocal.Owned {
-		return e.Owner.String()
-	}
-	return term.ID(e.ContainerID)
-}
-
 // writePage writes the page of a status.
 func (a *Agent) writePage(w io.Writer, s *status, now time.Time) error {
 	p := page{
@@ -90,8 +81,8 @@ func (a *Agent) writePage(w io.Writer, s *status, now time.Time) error {
 
 func (s *status) section(name string, readOnly bool) section {
 	out := section{Name: name, ReadOnly: readOnly, Missing: slices.Contains(s.shown.Missing, name)}
-	for i := range s.shown.Reservations {
-		if e := &s.shown.Reservations[i]; e.Network == name {
+	for e := range diagnose.Entries(&s.shown) {
+		if e.Network == name {
 			out.Entries = append(out.Entries, e)
 		}
 	}
@@ -105,9 +96,9 @@ func (s *status) section(name string, readOnly bool) section {
 // read and have reservations.
 func networksOf(r *gc.Report) (all []string) {
 	all = slices.Clone(r.Networks)
-	for i := range r.Reservations {
-		if name := r.Reservations[i].Network; !slices.Contains(all, name) {
-			all = append(all, name)
+	for e := range diagnose.Entries(r) {
+		if !slices.Contains(all, e.Network) {
+			all = append(all, e.Network)
 		}
 	}
 	return all

@@ -59,8 +59,7 @@ func (a *Agent) nodeState(now time.Time) NodeState {
 	for _, name := range networksOf(&last.shown) {
 		state.Networks[name] = make(map[string]int)
 	}
-	for i := range last.shown.Reservations {
-		e := &last.shown.Reservations[i]
+	for e := range diagnose.Entries(&last.shown) {
 		state.Networks[e.Network][diagnose.Verdict(e)]++
 	}
 	return state

@@ -140,7 +140,7 @@ func (q *Inquiry) Find(ctx context.Context, r *gc.Report, known Causes) (all Cau
 			all[l] = cause
 		}
 	}
-	for e := range entries(r) {
+	for e := range Entries(r) {
 		if cause, is := known[leakOf(e)]; is {
 			all[leakOf(e)] = cause
 		} else if leaks(e) {
@@ -221,7 +221,7 @@ const tolerance = time.Second
 func (s *sight) compare(r *gc.Report) {
 	s.booted, s.runtime, s.whole = Booted(), asked(r, "cri"), make(map[string]bool)
 	partly := make(map[string]bool)
-	for e := range entries(r) {
+	for e := range Entries(r) {
 		if e.Reason != gc.ContainerLive {
 			continue
 		}

@@ -75,12 +75,12 @@ func (p *Place) count(network string) *tally {
 	}
 	spaces := make(map[string]int)
 	held := make(map[netip.Addr]kind)
-	for e := range entries(&p.Report) {
+	for e := range Entries(&p.Report) {
 		if e.Network == network && e.Verdict == gc.InUse && inNamespace(e) {
 			spaces[e.Pod.From()]++
 		}
 	}
-	for e := range entries(&p.Report) {
+	for e := range Entries(&p.Report) {
 		if e.Network != network || e.Verdict == gc.Released || e.Verdict == gc.Gone {
 			continue
 		}

@@ -170,7 +170,7 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 		all = append(all, p.network(n, unreserved, places)...)
 	}
 	unnamed := make(map[string]int)
-	for e := range entries(&p.Report) {
+	for e := range Entries(&p.Report) {
 		if e.Reason == gc.NetworkNotNamed {
 			unnamed[e.Network]++
 		}
@@ -224,7 +224,7 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 	}
 	if p.readOnly != "" {
 		n := 0
-		for e := range entries(&p.Report) {
+		for e := range Entries(&p.Report) {
 			if e.Verdict == gc.Leaked || e.Reason == gc.ReleaseFailed {
 				n++
 			}
@@ -240,8 +240,8 @@ func (p *Place) findings(places []*Place) (all []Finding) {
 	return all
 }
 
-// entries returns the reservations of a report.
-func entries(r *gc.Report) iter.Seq[*gc.Entry] {
+// Entries returns the reservations of a report.
+func Entries(r *gc.Report) iter.Seq[*gc.Entry] {
 	return func(yield func(*gc.Entry) bool) {
 		for i := range r.Reservations {
 			if !yield(&r.Reservations[i]) {
@@ -312,14 +312,14 @@ func (p *Place) configured(name string) bool {
 // no configuration has a network.
 func (p *Place) elsewhere(name string, places []*Place) []Finding {
 	ours, own := p.ranges(name), make(map[netip.Addr]bool)
-	for e := range entries(&p.Report) {
+	for e := range Entries(&p.Report) {
 		if e.Network == name {
 			own[e.IP] = true
 		}
 	}
 	var items, dirs []string
 	for _, other := range places {
-		for e := range entries(&other.Report) {
+		for e := range Entries(&other.Report) {
 			if e.Verdict != gc.InUse || own[e.IP] || !ours.Has(e.IP) || other.configured(e.Network) {
 				continue
 			}
@@ -377,7 +377,7 @@ func (p *Place) undecided(c *tally) (all []Finding) {
 func (p *Place) missing(name string, unreserved []string) []Finding {
 	var inUse []string // networks
 	taken := false     // its range, by another network
-	for e := range entries(&p.Report) {
+	for e := range Entries(&p.Report) {
 		taken = taken || p.ranges(name).Has(e.IP)
 		if e.Verdict == gc.InUse && !slices.Contains(inUse, e.Network) {
 			inUse = append(inUse, e.Network)
@@ -419,7 +419,7 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 func (p *Place) unreserved(places []*Place) (all []string) {
 	reserved := make(map[netip.Addr]bool)
 	for _, other := range places {
-		for e := range entries(&other.Report) {
+		for e := range Entries(&other.Report) {
 			reserved[e.IP] = true
 		}
 	}

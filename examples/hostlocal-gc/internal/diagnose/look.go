@@ -52,7 +52,7 @@ func (p *Place) Look() {
 		}
 	}
 	p.zeroed = make(map[string]int)
-	for e := range entries(&p.Report) {
+	for e := range Entries(&p.Report) {
 		if e.Verdict != gc.Malformed {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
+	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/node"
 )
 
@@ -65,6 +66,14 @@ func Sources(r *gc.Report) (lines []string) {
 		lines = append(lines, "Left out: "+strings.Join(absent, ", ")+".")
 	}
 	return lines
+}
+
+// Owner names the container that a file names, cut as other tools cut it, or says what the file has instead.
+func Owner(e *gc.Entry) string {
+	if e.Owner != hostlocal.Owned {
+		return "(" + e.Owner.String() + ")"
+	}
+	return term.ID(e.ContainerID)
 }
 
 // NotJudged replaces the verdict of entries that were not judged.
