@@ -59,7 +59,9 @@ func serve(o options) error {
 func newServer(o options, log logr.Logger) (s *server, err error) {
 	s = &server{options: o, store: hostlocal.New(o.dataDir), log: log, containers: keymutex.NewHashed(64)}
 	if len(o.sources) > 0 {
-		if s.source, err = source.Parse(o.sources, source.Env{Logger: s.log}); err != nil {
+		var env source.Env
+		env.Logger = s.log
+		if s.source, err = source.Parse(o.sources, env); err != nil {
 			return nil, err
 		}
 	}

@@ -138,8 +138,9 @@ func (a *app) source() (podsource.Source, error) {
 	if f.format != formatTable && f.format != formatJSON {
 		return nil, usagef("there is no output format %q: give table or json", f.format)
 	}
-	env := source.Env{Node: f.node, Kubeconfig: f.kubeconfig, Stdin: a.stdin, Logger: a.log,
-		LongestADD: max(f.startingFor, source.LongestADD(f.requestTimeout)), AllowEmpty: f.allowEmpty}
+	env := source.Env{Kubeconfig: f.kubeconfig, Stdin: a.stdin}
+	env.Name, env.Logger, env.AllowEmpty = f.node, a.log, f.allowEmpty
+	env.LongestADD = max(f.startingFor, source.LongestADD(f.requestTimeout))
 	for _, text := range f.require {
 		namespace, name, ok := strings.Cut(text, "/")
 		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -27,21 +25,13 @@ import (
 
 // Env is what the other flags say.
 type Env struct {
-	// Node is this node's name in Kubernetes. Kubeconfig is the file with the API server's address.
-	// The defaults are those of package node.
-	Node, Kubeconfig string
+	// Options are those of the sources but for what Parse sets. Without kubelet, API server and runtime
+	// the first file must list the pods of Require.
+	node.Options
+	// Kubeconfig is the file with the API server's address. Empty is the account of this pod.
+	Kubeconfig string
 	// Stdin is read by file:-. Nil makes that an error, as in a daemon.
 	Stdin io.Reader
-	// Logger logs what sources find out by themselves. The zero Logger is silent.
-	Logger logr.Logger
-	// LongestADD is the longest duration of a CNI ADD: the StartingFor of the passes. Zero is the
-	// default.
-	LongestADD time.Duration
-	// AllowEmpty is for a node that may have no pods.
-	AllowEmpty bool
-	// Require are pods that kubelet, the API server and the runtime must list; without these
-	// sources, the first file.
-	Require []types.NamespacedName
 }
 
 // LongestADD returns the longest duration of an ADD on a node with kubelet's runtimeRequestTimeout,
@@ -58,11 +48,9 @@ const Forms = "file:PATH, kubelet[:SOCKET], kube[:NODE], cri[:ENDPOINT], netns[:
 // Parse returns the union of the sources in specs, or without any that of a usual node. It does no
 // I/O: a missing file is an error of the source.
 func Parse(specs []string, env Env) (podsource.Source, error) {
-	p := parser{Env: env, node: node.Options{
-		Name: env.Node, LongestADD: env.LongestADD, AllowEmpty: env.AllowEmpty, Require: env.Require, Logger: env.Logger,
-	}}
+	p := parser{Env: env}
 	if env.Kubeconfig != "" {
-		p.node.Config = func() (*rest.Config, error) { return clientcmd.BuildConfigFromFlags("", env.Kubeconfig) }
+		p.Config = func() (*rest.Config, error) { return clientcmd.BuildConfigFromFlags("", env.Kubeconfig) }
 	}
 	for i, spec := range specs {
 		err := errors.New("it was given twice")
@@ -77,15 +65,15 @@ func Parse(specs []string, env Env) (podsource.Source, error) {
 		if env.AllowEmpty {
 			file = podsource.AllowEmpty(file)
 		}
-		for _, pod := range p.node.Require {
-			if i == 0 && len(p.node.Only) == 0 {
+		for _, pod := range p.Require {
+			if i == 0 && len(p.Only) == 0 {
 				file = podsource.Require(file, pod)
 			}
 		}
 		p.files[i] = file
 	}
-	if len(p.node.Only) > 0 || len(specs) == 0 {
-		s, err := node.New(p.node)
+	if len(p.Only) > 0 || len(specs) == 0 {
+		s, err := node.New(p.Options)
 		if err != nil {
 			return nil, err
 		}
@@ -97,7 +85,6 @@ func Parse(specs []string, env Env) (podsource.Source, error) {
 // A parser collects the sources.
 type parser struct {
 	Env
-	node            node.Options
 	files, runtimes []podsource.Source // runtimes beside that of node
 }
 
@@ -105,14 +92,14 @@ type parser struct {
 func (p *parser) add(spec string) error {
 	name, arg, _ := strings.Cut(spec, ":")
 	kind := node.Kind(name)
-	again := slices.Contains(p.node.Only, kind)
+	again := slices.Contains(p.Only, kind)
 	switch {
 	case name == "file":
 		file, err := podfile.New(arg, p.Stdin)
 		p.files = append(p.files, file)
 		return err
 	case kind == node.CNICache:
-		p.node.CacheDirs = append(p.node.CacheDirs, cmp.Or(arg, cnicache.DefaultDir))
+		p.CacheDirs = append(p.CacheDirs, cmp.Or(arg, cnicache.DefaultDir))
 	case kind == node.CRI && again:
 		other, err := node.New(node.Options{Only: []node.Kind{kind}, Runtime: arg, AllowEmpty: p.AllowEmpty, Logger: p.Logger})
 		p.runtimes = append(p.runtimes, other)
@@ -120,20 +107,20 @@ func (p *parser) add(spec string) error {
 	case again:
 		return fmt.Errorf("there is one %s on a node, and another was given", name)
 	case kind == node.CRI:
-		p.node.Runtime = arg
+		p.Runtime = arg
 	case kind == node.Kubelet:
-		p.node.KubeletSocket = arg
+		p.KubeletSocket = arg
 	case kind == node.Kube:
-		p.node.Name = cmp.Or(arg, p.node.Name)
+		p.Name = cmp.Or(arg, p.Name)
 	case kind == node.NetNS && (arg == "" || arg == "nested"):
-		p.node.Nested = arg == "nested"
+		p.Nested = arg == "nested"
 	case kind == node.NetNS:
 		return fmt.Errorf("there is no %q; only \"nested\" may stand there", arg)
 	default:
 		return fmt.Errorf("there is no kind %q; the kinds are %s", name, Forms)
 	}
 	if !again {
-		p.node.Only = append(p.node.Only, kind)
+		p.Only = append(p.Only, kind)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/node"
 )
 
 // What the flags say reaches the sources. An error is that of Parse, or of the first question.
@@ -20,7 +21,7 @@ func TestParse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	required := Env{Require: []types.NamespacedName{{Namespace: "a", Name: "agent"}}}
+	required := Env{Options: node.Options{Require: []types.NamespacedName{{Namespace: "a", Name: "agent"}}}}
 	const unasked = -1 // the sources are the machine's
 	for _, row := range []struct {
 		reason, specs string
@@ -43,7 +44,7 @@ func TestParse(t *testing.T) {
 		{"nobody lists it by its name", "netns", required, 0, `"a/agent" can't be required`},
 		{"files stand side by side", "file:agent file:web", Env{}, 2, ""},
 		{"stdin", "file:- file:web", Env{Stdin: strings.NewReader("[{}]")}, 2, ""},
-		{"an empty list is one", "file:empty", Env{AllowEmpty: true}, 0, ""},
+		{"an empty list is one", "file:empty", Env{Options: node.Options{AllowEmpty: true}}, 0, ""},
 		{"the first file must list the required pod", "file:agent file:web", required, 2, ""},
 		{"not the second alone", "file:web file:agent", required, 0, "the required a/agent"},
 		{"a runtime is asked before files", "file:none cri:/no/such/socket", Env{}, 0, "container runtime at "},
