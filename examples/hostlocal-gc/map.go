@@ -23,9 +23,10 @@ func (a *app) mapCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "map",
 		Short: "Draw the address range as a picture",
-		Long: `Draw the address range as a grid with a cell for each address. Of a range that
-is too large for a screen it draws the rows in which something is reserved, the
-worst first. It releases nothing, takes no lock and writes nothing.
+		Long: `Draw the address range as a grid with a cell for each address: . is free, g the
+gateway, and the line under the grid has the others. Of a range that is too
+large for a screen it draws the rows in which something is reserved, the worst
+first. It releases nothing, takes no lock and writes nothing.
 
 It finds the ranges as check does. The map of a network whose range is unknown
 goes from the lowest to the highest reservation.`,

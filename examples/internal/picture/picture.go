@@ -46,8 +46,8 @@ var styles = [states]struct {
 	label, glyph string
 	sgr          term.Style
 }{
-	free:     {"free", ".", "2"},
-	gateway:  {"gateway", "g", "2"},
+	free:     {"", ".", "2"},
+	gateway:  {"", "g", "2"},
 	inUse:    {"in use", "#", "7;32"},
 	unjudged: {"reserved, not judged", "?", "7;36"},
 	young:    {"young or starting", "o", "7;33"},
@@ -162,7 +162,7 @@ func width(rows []netip.Addr) (n int) {
 	return n
 }
 
-// summary says how much of the range is used, and by what.
+// summary says how much of the range is used, and by what, with the glyphs.
 func (p *panel) summary() string {
 	var counts [states]int
 	for _, s := range p.states {
@@ -179,7 +179,7 @@ func (p *panel) summary() string {
 	separator := ": "
 	for s := inUse; s < states; s++ {
 		if counts[s] > 0 {
-			text += fmt.Sprintf("%s%d %s", separator, counts[s], styles[s].label)
+			text += fmt.Sprintf("%s%d %s (%s)", separator, counts[s], styles[s].label, styles[s].glyph)
 			separator = ", "
 		}
 	}
@@ -197,24 +197,6 @@ func (p *Picture) notes() (notes []string) {
 	return notes
 }
 
-// legend returns the states in pictures, the worst first.
-func legend(pictures ...Picture) (used []state) {
-	seen := [states]bool{free: true}
-	for _, p := range pictures {
-		for _, d := range p.panels {
-			for _, s := range d.states {
-				seen[s] = true
-			}
-		}
-	}
-	for s := states; s > 0; s-- {
-		if seen[s-1] {
-			used = append(used, s-1)
-		}
-	}
-	return used
-}
-
 // inlineWidth is that of Inline in columns: 16 cells and an address. It fits on a phone.
 const inlineWidth = 50
 
@@ -229,16 +211,9 @@ func Inline(p Picture) string {
 // painted is a text in a style.
 var painted = regexp.MustCompile("\x1b\\[(?:7;)?(\\d+)m(.*?)\x1b\\[0m")
 
-// Text draws pictures for a terminal, with one legend above them. Glyphs tell the states apart
-// without colours.
+// Text draws pictures for a terminal.
 func Text(screen term.Screen, pictures []Picture) string {
 	var out strings.Builder
-	var labels []string
-	for _, s := range legend(pictures...) {
-		whole := strings.ReplaceAll(styles[s].label, " ", "\u00a0") // Fold breaks no label
-		labels = append(labels, screen.Paint(styles[s].sgr, styles[s].glyph)+"\u00a0"+whole)
-	}
-	fmt.Fprintln(&out, strings.ReplaceAll(screen.Fold(strings.Join(labels, "; ")), "\u00a0", " "))
 	for _, p := range pictures {
 		for i := range p.panels {
 			p.panels[i].text(&out, screen, p.title)
@@ -250,7 +225,7 @@ func Text(screen term.Screen, pictures []Picture) string {
 			fmt.Fprintln(&out, screen.Fold(note))
 		}
 	}
-	return out.String()
+	return strings.TrimPrefix(out.String(), "\n")
 }
 
 // text draws one range: heading, grid, notes. A pipe has 80 columns.

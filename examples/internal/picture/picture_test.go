@@ -81,26 +81,26 @@ func TestOf(t *testing.T) {
 		want   string
 	}{
 		{"all states; what was released, or is another network's, is free", of(between("10.0.0.0", "10.0.0.20", "10.0.0.0"), another, each),
-			"10.0.0.0 g#ooffox\n10.0.0.8 x..!!!?.\n10.0.0.16 .....\n12 of 20 used: 1 in use, 1 reserved, not judged, 3 young or starting, " +
-				"2 foreign, 2 leaked, 3 conflict, malformed or failed"},
+			"10.0.0.0 g#ooffox\n10.0.0.8 x..!!!?.\n10.0.0.16 .....\n12 of 20 used: 1 in use (#), 1 reserved, not judged (?), 3 young or starting (o), " +
+				"2 foreign (f), 2 leaked (x), 3 conflict, malformed or failed (!)"},
 		{"a gateway that was handed out all the same", of(between("10.0.0.1", "10.0.0.6", "10.0.0.1"), held(gc.Unowned, "10.0.0.1")),
-			"10.0.0.0 x.....\n1 of 5 used: 1 leaked"},
+			"10.0.0.0 x.....\n1 of 5 used: 1 leaked (x)"},
 		{"a gateway outside of the range takes no cell", of(between("10.0.0.8", "10.0.0.11", "10.0.0.1")), "10.0.0.8 ....\n0 of 4 used"},
 		{"without a range, from the lowest to the highest reservation, by family",
 			of(nil, held(gc.ContainerLive, "10.0.0.9", "fd00::4"), held(gc.TooYoung, "10.0.0.5", "fd00::6")),
-			"10.0.0.0 o..\n10.0.0.8 .#\n2 of 5 used from the lowest to the highest reservation: 1 in use, 1 young or starting\n" +
-				"fd00:: #.o\n2 of 3 used from the lowest to the highest reservation: 1 in use, 1 young or starting"},
+			"10.0.0.0 o..\n10.0.0.8 .#\n2 of 5 used from the lowest to the highest reservation: 1 in use (#), 1 young or starting (o)\n" +
+				"fd00:: #.o\n2 of 3 used from the lowest to the highest reservation: 1 in use (#), 1 young or starting (o)"},
 		{"nothing at all", of(nil), "Nothing is reserved, and the range is unknown."},
 		{"of a large range the rows in which something is reserved are drawn, and the first one",
 			of(between("fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1"), held(gc.ContainerLive, "fd00::ff")),
-			"fd00:: g......\nfd00::f8 .......#\n1 of about 2^64 used: 1 in use\nRows in which nothing is reserved are not drawn."},
+			"fd00:: g......\nfd00::f8 .......#\n1 of about 2^64 used: 1 in use (#)\nRows in which nothing is reserved are not drawn."},
 		{"the last addresses there are", of(between("255.255.255.254", "255.255.255.255", "")), "255.255.255.248 ..\n0 of 2 used"},
 		{"reservations outside of all ranges are listed", of(append(between("10.0.0.1", "10.0.0.2", ""), between("10.0.0.8", "10.0.0.9", "")...),
 			held(gc.ContainerLive, "fd00::1", "10.0.0.5", "10.0.0.9")),
-			"10.0.0.0 ..\n0 of 2 used\n10.0.0.8 .#\n1 of 2 used: 1 in use\n2 reservations outside of the range: 10.0.0.5, fd00::1"},
+			"10.0.0.0 ..\n0 of 2 used\n10.0.0.8 .#\n1 of 2 used: 1 in use (#)\n2 reservations outside of the range: 10.0.0.5, fd00::1"},
 		{"one address in two files: what is worse",
 			of(between("10.0.0.0", "10.0.0.1", ""), held(gc.Unowned, "10.0.0.1"), held(gc.ContainerLive, "10.0.0.1")),
-			"10.0.0.0 .x\n1 of 2 used: 1 leaked"},
+			"10.0.0.0 .x\n1 of 2 used: 1 leaked (x)"},
 	} {
 		if diff := cmp.Diff(row.want, sketch(row.p)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", row.reason, diff)
@@ -127,20 +127,18 @@ func example() []Picture {
 
 // A pipe is laid out for 80 columns, and its lines are not broken. A narrow screen has shorter rows.
 func TestText(t *testing.T) {
-	const want = `! conflict, malformed or failed; x leaked; o young or starting; # in use; g gateway; . free
-
-podnet  10.0.0.1 to 10.0.0.46
+	const want = `podnet  10.0.0.1 to 10.0.0.46
           +0              +8              +16             +24
 10.0.0.0    g # x . . . . . . . . . . . . . . . . . . . . . . . . . . . .
 10.0.0.32 . . # o . . . . . . . . . . !
-5 of 45 used: 2 in use, 1 young or starting, 1 leaked, 1 conflict, malformed or failed
+5 of 45 used: 2 in use (#), 1 young or starting (o), 1 leaked (x), 1 conflict, malformed or failed (!)
 1 reservation outside of the range: 10.0.7.1
 
 podnet  fd00::2 to fd00::ffff:4
              +0              +8              +10             +18
 fd00::           # . . . . . . . . . . . . . . . . . . . . . . . . . . . . .
 fd00::ffff:0 . . . . #
-2 of about 2^32 used from the lowest to the highest reservation: 2 in use
+2 of about 2^32 used from the lowest to the highest reservation: 2 in use (#)
 Rows in which nothing is reserved are not drawn.
 
 em?pty
