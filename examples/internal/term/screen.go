@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 
@@ -62,18 +63,19 @@ func (s Screen) Paint(style Style, text string) string {
 	return "\x1b[" + string(style) + "m" + text + "\x1b[0m"
 }
 
-var verdictStyles = map[gc.Verdict]Style{
-	gc.InUse: Green, gc.Young: Yellow, gc.Starting: Yellow, gc.Foreign: Blue, gc.Released: Cyan, gc.Leaked: Magenta,
-	gc.Conflict: Red, gc.Malformed: Red, gc.Failed: Red, gc.Changed: Dim, gc.Gone: Dim,
-}
-
 // VerdictStyle is green for addresses in use, yellow for those that may be in use, blue for foreign
 // ones, cyan for released ones, magenta for leaked ones, red for those that need a person, and dim
 // for those that others changed meanwhile.
-func VerdictStyle(v gc.Verdict) Style { return verdictStyles[v] }
+func VerdictStyle(v gc.Verdict) Style {
+	return map[gc.Verdict]Style{
+		gc.InUse: Green, gc.Young: Yellow, gc.Starting: Yellow, gc.Foreign: Blue, gc.Released: Cyan, gc.Leaked: Magenta,
+		gc.Conflict: Red, gc.Malformed: Red, gc.Failed: Red, gc.Changed: Dim, gc.Gone: Dim,
+	}[v]
+}
 
 // Fold breaks a line of text between words to fit the screen's width. Words that are wider stay
-// whole. Escape sequences don't count.
+// whole. Escape sequences don't count. Wide and combining characters are miscounted, here and in
+// tables: addresses, IDs and pods' names are ASCII.
 func (s Screen) Fold(text string) string {
 	if s.Width <= 0 {
 		return text
@@ -81,7 +83,7 @@ func (s Screen) Fold(text string) string {
 	var out strings.Builder
 	column := 0
 	for i, word := range strings.Split(text, " ") {
-		w := columns(escapes.ReplaceAllString(word, ""))
+		w := utf8.RuneCountInString(escapes.ReplaceAllString(word, ""))
 		switch {
 		case i == 0:
 		case column+1+w > s.Width:
@@ -125,14 +127,14 @@ func (s Screen) Table(head []Column, rows [][]Cell) string {
 	widths := make([]int, len(head))
 	for _, line := range lines {
 		for i, c := range line {
-			widths[i] = max(widths[i], columns(c.Text))
+			widths[i] = max(widths[i], utf8.RuneCountInString(c.Text))
 		}
 	}
 	var out strings.Builder
 	for _, line := range lines {
 		text := ""
 		for i, c := range line {
-			pad := strings.Repeat(" ", widths[i]-columns(c.Text))
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c.Text))
 			if c.Text = s.Paint(c.Style, Clean(c.Text)); head[i].Right {
 				text += pad + c.Text + gap
 			} else {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 )
 
 // ID shortens a container ID to 12 digits, as crictl and docker do, or returns "-" for none. It keeps a prefix before the last 64
@@ -55,10 +54,6 @@ func Clean(text string) string {
 		return '?'
 	}, text)
 }
-
-// columns returns the number of columns of a cleaned text. Addresses, IDs and pods' names are
-// ASCII; wide and combining characters would be miscounted.
-func columns(text string) int { return utf8.RuneCountInString(text) }
 
 // Count formats a number with its noun, such as "1 entry" and "3 addresses".
 func Count(n int, noun string) string {
