@@ -88,11 +88,7 @@ func (a *app) writeSources(out *strings.Builder, r *gc.Report) {
 
 // risky reports whether something was or can be released in the networks that are named, and the kernel was not asked.
 func risky(r *gc.Report) bool {
-	kernel := slices.ContainsFunc(r.Sources, func(s gc.SourceReport) bool {
-		_, left := diagnose.LeftOut(s.Note)
-		return s.Name == "netns" && !left && s.Error == ""
-	})
-	return !kernel && slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool {
+	return !diagnose.Answered(r, "netns") && slices.ContainsFunc(r.Reservations, func(e gc.Entry) bool {
 		return e.Verdict == gc.Released || e.Verdict == gc.Leaked && e.Reason != gc.NetworkNotNamed
 	})
 }

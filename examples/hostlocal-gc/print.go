@@ -105,8 +105,7 @@ func (a *app) sentence(r *result, v view) string {
 	case 1:
 		which = r.Networks[0]
 	}
-	paint := func(v gc.Verdict, text string) string { return a.screen.Paint(term.VerdictStyle(v), text) }
-	text := which + ", " + diagnose.Counts(r.shown(), paint) + "."
+	text := which + ", " + diagnose.Counts(a.screen, r.shown()) + "."
 	if r.judged && !v.released {
 		text += " Nothing was released: this is a plan."
 	}

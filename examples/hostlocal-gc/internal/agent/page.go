@@ -86,7 +86,7 @@ func (s *status) section(name string, readOnly bool) section {
 			out.Entries = append(out.Entries, e)
 		}
 	}
-	out.Counts = diagnose.Counts(out.Entries, func(_ gc.Verdict, text string) string { return text })
+	out.Counts = diagnose.Counts(term.Screen{}, out.Entries)
 	slices.SortStableFunc(out.Entries, func(a, b *gc.Entry) int { return cmp.Compare(urgency(a.Verdict), urgency(b.Verdict)) })
 	out.Picture = template.HTML(picture.Inline(picture.Of(&s.shown, name, slices.Concat(s.ranges[name]...)))) // which escapes
 	return out

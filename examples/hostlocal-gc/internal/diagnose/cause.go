@@ -219,7 +219,7 @@ const tolerance = time.Second
 // compare notes what live containers show. Where one of a network has no entry, the cache is not whole; that of an ADD may be
 // yet to come. Where one is from before the boot, as on a board whose clock was set since, no time shows a boot.
 func (s *sight) compare(r *gc.Report) {
-	s.booted, s.runtime, s.whole = Booted(), asked(r, "cri"), make(map[string]bool)
+	s.booted, s.runtime, s.whole = Booted(), Answered(r, "cri"), make(map[string]bool)
 	partly := make(map[string]bool)
 	for e := range Entries(r) {
 		if e.Reason != gc.ContainerLive {

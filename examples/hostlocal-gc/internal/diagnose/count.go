@@ -252,17 +252,12 @@ func (t *tally) parts(n [kinds]int) (text string) {
 
 // askable reports whether another source may know the foreign owners. A name that the kernel does not
 // know either may block an address by intent.
-func (t *tally) askable(r *gc.Report) bool { return t.unspoken || t.runtimes || !asked(r, "netns") }
-
-// asked reports whether a source gave an answer.
-func asked(r *gc.Report, source string) bool {
-	return slices.ContainsFunc(r.Sources, func(s gc.SourceReport) bool { return s.Name == source && s.Error == "" })
-}
+func (t *tally) askable(r *gc.Report) bool { return t.unspoken || t.runtimes || !Answered(r, "netns") }
 
 // ask says who would know the owners that are kept as foreign.
 func (t *tally) ask(r *gc.Report) string {
 	switch {
-	case t.unspoken && asked(r, "cnicache"):
+	case t.unspoken && Answered(r, "cnicache"):
 		return "Ask who lists all containers: --source cri, or --source file:PATH. The CNI cache does not count here, its note says why."
 	case t.unspoken:
 		return "No source that counts speaks of this network: ask --source cri, or --source netns with --source cnicache."
@@ -305,7 +300,7 @@ func (p *Place) full(c *tally) Finding {
 		f.Do = "Damaged entries of the CNI cache name their containers. A runtime that does not list them would end that: --source cri."
 	case largest == young:
 		f.Do = "What leaked is released once it is old enough" + in(&p.Report) + "."
-		if run := p.command("release", c.network); run != "" && p.nodeShows(true) && !strings.Contains(run, " --min-age") {
+		if run := p.command("release", c.network); run != "" && nodeShows(&p.Report) && !slices.ContainsFunc(p.Report.Sources, lacks) && !strings.Contains(run, " --min-age") {
 			f.Do, f.Run = "These sources see each ADD, so what leaked can be told and released at once.", run+" --min-age=1s"
 		}
 	case largest == foreign:
@@ -327,7 +322,7 @@ func in(r *gc.Report) string {
 // afterBoot says when reservations from before the boot are freed, and by which sources perhaps at once.
 func (p *Place) afterBoot() string {
 	text := "The agent, or a second release, frees what leaked" + in(&p.Report) + " after the first pass saw it."
-	if asked(&p.Report, "netns") && asked(&p.Report, "cnicache") { // whose note says why it proves nothing
+	if nodeShows(&p.Report) { // the cache's note says why it proves nothing
 		return text
 	}
 	return text + " --source netns --source cnicache may free it at once."

@@ -137,21 +137,10 @@ func (p *Place) release(f Finding) Finding {
 
 // repair adds the command that reserves addresses again to a finding, or what that needs.
 func (p *Place) repair(f Finding) Finding {
-	if f.Run = p.command("repair", ""); !p.nodeShows(false) {
+	if f.Run = p.command("repair", ""); !nodeShows(&p.Report) {
 		f.Run, f.Do = "", f.Do+" It needs --source netns and --source cnicache, as root and on the node."
 	}
 	return f
-}
-
-// nodeShows reports whether the kernel and libcni's cache answered: if all, without a note on what they don't show.
-func (p *Place) nodeShows(all bool) bool {
-	answered := make(map[string]bool)
-	for _, s := range p.Report.Sources {
-		if _, left := LeftOut(s.Note); !left && s.Error == "" && !(all && s.Note != "") {
-			answered[s.Name] = true
-		}
-	}
-	return answered["netns"] && answered["cnicache"]
 }
 
 // Findings returns what is wrong in the places, gravest first. An address that is reserved in any of
@@ -383,11 +372,8 @@ func (p *Place) missing(name string, unreserved []string) []Finding {
 			inUse = append(inUse, e.Network)
 		}
 	}
-	there := "it holds no network"
-	if names := slices.Concat(p.Dirs, inUse); names != nil {
-		slices.Sort(names)
-		there = "it holds " + term.Few(slices.Compact(names), 5)
-	}
+	names := slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.Dirs, inUse))))
+	there := "it holds " + cmp.Or(term.Few(names, 5), "no network")
 	path := filepath.Join(p.Report.DataDir, name)
 	if p.Report.DataDirMissing {
 		path = p.Report.DataDir

@@ -4,6 +4,7 @@ package diagnose
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,22 @@ func InFlags(text string) string { return flagWords.Replace(text) }
 func LeftOut(note string) (text string, isSo bool) {
 	text, isSo = strings.CutPrefix(InFlags(note), node.LeftOut)
 	return term.Clean(text), isSo
+}
+
+// Answered reports whether a source gave an answer. One that was left out did not.
+func Answered(r *gc.Report, source string) bool {
+	return slices.ContainsFunc(r.Sources, func(s gc.SourceReport) bool {
+		_, left := LeftOut(s.Note)
+		return s.Name == source && s.Error == "" && !left
+	})
+}
+
+// nodeShows reports whether the kernel and libcni's cache answered.
+func nodeShows(r *gc.Report) bool { return Answered(r, "netns") && Answered(r, "cnicache") }
+
+// lacks reports whether one of these two has a note on what it does not show.
+func lacks(s gc.SourceReport) bool {
+	return s.Note != "" && (s.Name == "netns" || s.Name == "cnicache")
 }
 
 // Sources says in one line what each source contributed, and in another one which were left out. It is
@@ -87,8 +104,8 @@ func Verdict(e *gc.Entry) string {
 	return e.Verdict.String()
 }
 
-// Counts counts entries by verdict, as in "2 reservations: 1 in-use, 1 leaked". paint may add colours.
-func Counts(entries []*gc.Entry, paint func(v gc.Verdict, text string) string) string {
+// Counts counts entries by verdict, as in "2 reservations: 1 in-use, 1 leaked".
+func Counts(screen term.Screen, entries []*gc.Entry) string {
 	counts := make(map[string]int)
 	for _, e := range entries {
 		counts[Verdict(e)]++
@@ -96,7 +113,7 @@ func Counts(entries []*gc.Entry, paint func(v gc.Verdict, text string) string) s
 	var said []string
 	for v := gc.InUse; v <= gc.Failed; v++ {
 		if n := counts[v.String()]; n > 0 {
-			said = append(said, paint(v, fmt.Sprintf("%d %s", n, v)))
+			said = append(said, screen.Paint(term.VerdictStyle(v), fmt.Sprintf("%d %s", n, v)))
 		}
 	}
 	if n := counts[NotJudged]; n > 0 {
