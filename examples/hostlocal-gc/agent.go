@@ -65,7 +65,6 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	return c
 }
 
-// agent runs the command.
 func (a *app) agent(ctx context.Context, given *pflag.FlagSet) error {
 	f := &a.flags
 	if len(f.networks) == 0 {

@@ -73,7 +73,6 @@ Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
 	return c
 }
 
-// check runs the command.
 func (a *app) check(ctx context.Context, given *pflag.FlagSet) error {
 	confs, unread, err := a.configurations()
 	if err != nil {

@@ -38,19 +38,6 @@ func (a *app) asked(names []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(a.flags.networks)))
 }
 
-// checkNetworks returns an error for each requested network without a directory, since a person may
-// have mistyped it. The library takes it for an empty network. names are those of the networks that
-// have a directory.
-func (a *app) checkNetworks(networks, names []string) error {
-	var errs []error
-	for _, n := range networks {
-		if !slices.Contains(names, n) {
-			errs = append(errs, fmt.Errorf("network %q has no directory in %s; %s", n, a.flags.dataDir, existing(names)))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // unnamed returns an error that lists the networks of which --network must name some.
 func (a *app) unnamed(why string) error {
 	_, names, err := a.dataDir()

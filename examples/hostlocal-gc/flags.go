@@ -138,9 +138,12 @@ func (a *app) source() (podsource.Source, error) {
 	if f.format != formatTable && f.format != formatJSON {
 		return nil, usagef("there is no output format %q: give table or json", f.format)
 	}
+	opts, err := a.options().WithDefaults()
+	if err != nil {
+		return nil, usageError{err}
+	}
 	env := source.Env{Kubeconfig: f.kubeconfig, Stdin: a.stdin}
-	env.Name, env.Logger, env.AllowEmpty = f.node, a.log, f.allowEmpty
-	env.LongestADD = max(f.startingFor, source.LongestADD(f.requestTimeout))
+	env.Name, env.Logger, env.AllowEmpty, env.LongestADD = f.node, a.log, f.allowEmpty, opts.StartingFor
 	for _, text := range f.require {
 		namespace, name, ok := strings.Cut(text, "/")
 		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {

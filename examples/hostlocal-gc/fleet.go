@@ -107,7 +107,6 @@ type fleetReport struct {
 	Note          string      `json:"note,omitempty"` // why nodes without an agent are not known
 }
 
-// fleet runs the command.
 func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 	if f.format != formatTable && f.format != formatJSON {
 		return usagef("there is no output format %q: give table or json", f.format)

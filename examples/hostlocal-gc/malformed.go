@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/source"
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
@@ -51,19 +50,19 @@ the plugin's lock, if
 	return c
 }
 
-// removeMalformed runs the command.
 func (a *app) removeMalformed(ctx context.Context, s podsource.Source) error {
 	done, err := a.pass(ctx, s, dry)
 	if err != nil {
 		return err
 	}
-	m := mending{heading: "These files hold nothing that host-local writes:", none: "No file is malformed."}
+	m := mending{heading: "These files hold nothing that host-local writes:", none: "No file is malformed.", refused: make(map[string][]string)}
 	for _, e := range done.shown() {
 		if e.Reason != gc.OwnerMalformed {
 			continue
 		}
 		if err := a.checkUnclaimed(e.Reservation, &done); err != nil {
-			m.refuse("kept: "+err.Error(), filepath.Join(e.Network, e.IP.String()))
+			why := "kept: " + err.Error()
+			m.refused[why] = append(m.refused[why], filepath.Join(e.Network, e.IP.String()))
 			continue
 		}
 		path := filepath.Join(a.flags.dataDir, e.Network, e.IP.String())
@@ -99,8 +98,8 @@ func (a *app) checkUnclaimed(r *hostlocal.Reservation, done *result) error {
 	if !lists || !sees {
 		return fmt.Errorf("that needs a source that lists the pods of network %s, and --source netns, as root and on the node", r.Network)
 	}
-	f := &a.flags
-	least := max(f.minAge, f.startingFor, source.LongestADD(f.requestTimeout))
+	opts, _ := a.options().WithDefaults() // of which the pass told an error
+	least := max(opts.MinAge, opts.StartingFor)
 	if asOf.Sub(r.ReservedAt) < least {
 		return fmt.Errorf("too young: a file must be %v older than the sources' answers", least)
 	}

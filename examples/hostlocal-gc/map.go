@@ -40,7 +40,6 @@ goes from the lowest to the highest reservation.`,
 	return c
 }
 
-// draw runs the command map.
 func (a *app) draw(ctx context.Context) error {
 	confs, unread, err := a.configurations()
 	if err != nil {

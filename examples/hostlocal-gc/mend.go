@@ -27,13 +27,6 @@ type mend struct {
 	do   func(context.Context) error
 }
 
-func (m *mending) refuse(why, address string) {
-	if m.refused == nil {
-		m.refused = make(map[string][]string)
-	}
-	m.refused[why] = append(m.refused[why], "  "+address)
-}
-
 // mend shows what would be done, with --yes does it, and returns what was refused or failed. It does nothing after a pass
 // with an error, which was printed.
 func (a *app) mend(ctx context.Context, done *result, m *mending) error {
@@ -42,7 +35,7 @@ func (a *app) mend(ctx context.Context, done *result, m *mending) error {
 	}
 	var errs []error
 	for _, why := range slices.Sorted(maps.Keys(m.refused)) {
-		errs = append(errs, fmt.Errorf("%s\n%s", why, strings.Join(few(m.refused[why], fewRows), "\n")))
+		errs = append(errs, fmt.Errorf("%s\n  %s", why, strings.Join(few(m.refused[why], fewRows), "\n  ")))
 	}
 	var rows [][]string
 	for _, one := range m.all {

@@ -51,9 +51,11 @@ func (a *app) pass(ctx context.Context, s podsource.Source, change func(*gc.Opti
 		return result{Report: gc.Report{DataDir: store.DataDir(), Started: time.Now()}}, nil
 	}
 	done, err := a.reconcile(ctx, store, a.asked(names), s, change)
-	missing := a.checkNetworks(done.Networks, names)
-	a.printError(missing)
-	done.Err = errors.Join(done.Err, missing)
+	for _, n := range done.Missing { // a person may have mistyped it; the library takes it for an empty network
+		missing := fmt.Errorf("network %q has no directory in %s; %s", n, a.flags.dataDir, existing(names))
+		a.printError(missing)
+		done.Err = errors.Join(done.Err, missing)
+	}
 	return done, err
 }
 
@@ -116,7 +118,6 @@ func (r *result) at(ip netip.Addr) (of []*gc.Entry) {
 	return of
 }
 
-// plan runs the command.
 func (a *app) plan(ctx context.Context) error {
 	chosen, err := a.flags.selection()
 	if err != nil {
@@ -129,7 +130,6 @@ func (a *app) plan(ctx context.Context) error {
 	return a.print(&done, view{all: a.flags.all, only: chosen})
 }
 
-// release runs the command.
 func (a *app) release(ctx context.Context) error {
 	if len(a.flags.networks) == 0 {
 		return a.unnamed("release works only on networks that are named")

@@ -72,7 +72,7 @@ type lost struct {
 	network, containerID, ifName string
 }
 
-// repair runs the command. A container that ends after the sources were asked may leave a leak, which the next release ends.
+// A container that ends after the sources were asked may leave a leak, which the next release ends.
 func (a *app) repair(ctx context.Context) error {
 	s, err := a.source()
 	if err != nil {
@@ -121,6 +121,7 @@ func (a *app) repair(ctx context.Context) error {
 	m := mending{
 		heading: "Addresses of live pods without a reservation, which can be reserved again:",
 		none:    "Each address of a live pod in the ranges of " + a.flags.dataDir + " is reserved.",
+		refused: make(map[string][]string),
 	}
 	for _, ip := range wanted {
 		for _, p := range f.having(ip, isCache) {
@@ -133,7 +134,8 @@ func (a *app) repair(ctx context.Context) error {
 				do:   func(ctx context.Context) error { return l.reserve(ctx, a.flags.dataDir) },
 			})
 		} else if len(chosen) > 0 || atRisk[ip] {
-			m.refuse("can't be reserved again: "+err.Error(), strings.TrimSpace(ip.String()+" "+pods[ip]))
+			why := "can't be reserved again: " + err.Error()
+			m.refused[why] = append(m.refused[why], strings.TrimSpace(ip.String()+" "+pods[ip]))
 		}
 	}
 	return a.mend(ctx, &done, &m)

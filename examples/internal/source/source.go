@@ -11,13 +11,11 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/podfile"
-	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/cnicache"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/node"
@@ -32,14 +30,6 @@ type Env struct {
 	Kubeconfig string
 	// Stdin is read by file:-. Nil makes that an error, as in a daemon.
 	Stdin io.Reader
-}
-
-// LongestADD returns the longest duration of an ADD on a node with kubelet's runtimeRequestTimeout,
-// or with its default if that is zero: the default of StartingFor (R4). The passes check the
-// limits.
-func LongestADD(requestTimeout time.Duration) time.Duration {
-	opts, _ := gc.Options{RuntimeRequestTimeout: max(requestTimeout, 0)}.WithDefaults()
-	return opts.StartingFor
 }
 
 // Forms are those of all kinds.
