@@ -247,7 +247,6 @@ func (a *app) dataDirs(ctx context.Context, confs []cniconf.Network, given bool)
 	return dirs, nil
 }
 
-// inspect makes a dry pass over a data directory.
 func (a *app) inspect(ctx context.Context, dir dataDir, confs []cniconf.Network, s podsource.Source, opts gc.Options) (
 	*diagnose.Place, error,
 ) {

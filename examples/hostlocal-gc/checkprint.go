@@ -68,7 +68,6 @@ func few(lines []string, n int) []string {
 	return lines
 }
 
-// indent folds a line of text, and indents it.
 func (a *app) indent(text string) string {
 	s := a.screen
 	s.Width = max(0, s.Width-2)

@@ -74,7 +74,6 @@ func (f *flags) pass(c *cobra.Command) {
 	f.once(c)
 }
 
-// dir adds --data-dir.
 func (f *flags) dir(c *cobra.Command) {
 	c.Flags().StringVar(&f.dataDir, "data-dir", hostlocal.DefaultDataDir, "host-local's data `DIR`, which holds a directory for each network")
 }

@@ -51,7 +51,6 @@ func commandLine(args []string) []string {
 	return args[1:]
 }
 
-// fleetFlags are those of the command fleet.
 type fleetFlags struct {
 	namespace, selector, kubeconfig, context, port, format string
 	timeout                                                time.Duration
@@ -254,7 +253,6 @@ func (r *fleetReport) ask(ctx context.Context, client typedcorev1.CoreV1Interfac
 	return nil
 }
 
-// askAgent returns the state of a node.
 func askAgent(ctx context.Context, client typedcorev1.CoreV1Interface, f *fleetFlags, n *fleetNode) (*agent.NodeState, error) {
 	p := n.pod
 	switch {

@@ -7,13 +7,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/hostlocal-gc/hostlocal-gc/examples/hostlocal-gc/internal/diagnose"
+	"github.com/hostlocal-gc/hostlocal-gc/examples/internal/term"
 	"github.com/hostlocal-gc/hostlocal-gc/gc"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/podsource"
@@ -32,7 +36,6 @@ func (f *flags) longest() time.Duration { return cmp.Or(f.timeout, 24*time.Hour)
 
 func dry(opts *gc.Options) { opts.DryRun = true }
 
-// look makes a dry pass with the source of the flags.
 func (a *app) look(ctx context.Context) (result, error) {
 	s, err := a.source()
 	if err != nil {
@@ -108,7 +111,6 @@ func (r *result) shown() (of []*gc.Entry) {
 	return of
 }
 
-// at returns the entries of an address in all networks.
 func (r *result) at(ip netip.Addr) (of []*gc.Entry) {
 	for e := range diagnose.Entries(&r.Report) {
 		if e.IP == ip {
@@ -230,7 +232,6 @@ func (a *app) of(ip netip.Addr, r *result) string {
 	return a.section(head+" The sources say:", rows)
 }
 
-// podText names an entry of a source.
 func podText(p *podsource.Pod) string {
 	name := cmp.Or(p.Origin, "an entry without a name")
 	if p.Name != "" {
@@ -240,4 +241,40 @@ func podText(p *podsource.Pod) string {
 		name += ", which has finished,"
 	}
 	return name
+}
+
+// dataDir opens the data directory and returns the names of its networks. A missing directory is an
+// error here, since a person may have mistyped it. The library takes it for an empty one.
+func (a *app) dataDir() (*hostlocal.Store, []string, error) {
+	dir := a.flags.dataDir
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, fmt.Errorf("data dir %s: there is no such directory; --data-dir says where host-local keeps its networks", dir)
+	}
+	store := hostlocal.New(dir)
+	names, err := store.Networks()
+	if last, _ := filepath.Glob(filepath.Join(dir, "last_reserved_ip*")); err == nil && len(names) == 0 && len(last) > 0 {
+		err = fmt.Errorf("data dir %s is itself a network's directory; the data dir is the directory above it", dir)
+	}
+	return store, names, err
+}
+
+// asked returns the networks that --network names, or all that have a directory.
+func (a *app) asked(names []string) []string {
+	if len(a.flags.networks) == 0 || a.flags.allNetworks() {
+		return names
+	}
+	return slices.Compact(slices.Sorted(slices.Values(a.flags.networks)))
+}
+
+// unnamed returns an error that lists the networks of which --network must name some.
+func (a *app) unnamed(why string) error {
+	_, names, err := a.dataDir()
+	if err == nil {
+		err = fmt.Errorf("%s: %s", a.flags.dataDir, existing(names))
+	}
+	return usagef("a --network is missing: %s (%w)", why, err)
+}
+
+func existing(names []string) string {
+	return "it holds " + cmp.Or(term.Few(names, 20), "no network")
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// root builds the command tree.
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "hostlocal-gc",

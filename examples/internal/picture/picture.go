@@ -154,7 +154,6 @@ func (p *panel) rows(n int) (rows []netip.Addr, notes []string) {
 	return rows, notes
 }
 
-// width is that of the longest label of rows.
 func width(rows []netip.Addr) (n int) {
 	for _, ip := range rows {
 		n = max(n, len(ip.String()))

@@ -72,13 +72,11 @@ func Parse(specs []string, env Env) (podsource.Source, error) {
 	return podsource.Union(append(p.files, p.runtimes...)...), nil
 }
 
-// A parser collects the sources.
 type parser struct {
 	Env
 	files, runtimes []podsource.Source // runtimes beside that of node
 }
 
-// add adds one source.
 func (p *parser) add(spec string) error {
 	name, arg, _ := strings.Cut(spec, ":")
 	kind := node.Kind(name)

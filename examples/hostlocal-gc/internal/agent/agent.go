@@ -94,7 +94,6 @@ func New(opts Options) (*Agent, error) {
 	return a, err
 }
 
-// withoutPasses returns an agent without a reconciler.
 func withoutPasses(opts Options) *Agent {
 	opts.Passes, _ = opts.Passes.WithDefaults() // an error is that of the reconciler
 	a := &Agent{opts: opts, inquiry: diagnose.NewInquiry(opts.SourceNames), look: (*diagnose.Place).Look, started: time.Now()}
@@ -136,7 +135,6 @@ func (a *Agent) Run(ctx context.Context, hangup <-chan os.Signal) error {
 	return nil
 }
 
-// work makes passes until ctx ends.
 func (a *Agent) work(ctx context.Context) {
 	o := &a.opts
 	o.Passes.Logger.Info("Releasing what leaked", "version", o.Version, "sources", o.SourceNames, "networks", o.Networks,
@@ -185,7 +183,6 @@ func (a *Agent) logFindings(lines []string) {
 	a.opts.Passes.Logger.Info("A person should look at this node", "findings", strings.Join(lines, "; "))
 }
 
-// lines returns the findings in a line each, without pods.
 func lines(findings []diagnose.Finding) (all []string) {
 	for _, f := range findings {
 		all = append(all, f.Line())

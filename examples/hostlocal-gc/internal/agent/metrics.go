@@ -46,7 +46,6 @@ func (a *Agent) register() {
 			}))
 }
 
-// constant returns a metric that does not change.
 func constant(name, help string, value float64, labels prometheus.Labels) prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels})
 	g.Set(value)

@@ -60,7 +60,6 @@ func (p page) Age(e *gc.Entry) string { return term.Age(p.shown.Started, e.Reser
 // Cause returns why an entry leaked, or nothing.
 func (p page) Cause(e *gc.Entry) diagnose.Cause { return p.causes.Of(e) }
 
-// writePage writes the page of a status.
 func (a *Agent) writePage(w io.Writer, s *status, now time.Time) error {
 	p := page{
 		Options: &a.opts, status: s, Style: template.CSS(pageStyle), // a constant of this program

@@ -26,11 +26,7 @@ const debugPath = "/debug/hostlocal-gc"
 
 // Limits for clients, so that none keeps a goroutine for ever.
 const (
-	headerTime = 5 * time.Second
-	readTime   = 10 * time.Second
-	writeTime  = 30 * time.Second
-	idleTime   = time.Minute
-	maxHeader  = 16 << 10
+	writeTime = 30 * time.Second
 	// maxConns limits the connections of an address, and with them the agent's memory: one more closes
 	// the one that has done nothing for longest, so that a health check is always let in. maxReports
 	// limits what is written at the same time: a report is kept until its clients have read it.
@@ -44,7 +40,6 @@ type server struct {
 	handler  http.Handler
 }
 
-// listen opens the addresses of the options.
 func (a *Agent) listen(ctx context.Context) (servers []server, _ error) {
 	for _, s := range []struct {
 		flag, address, what string
@@ -69,9 +64,8 @@ func (a *Agent) listen(ctx context.Context) (servers []server, _ error) {
 // serve answers until ctx ends. It closes all connections then.
 func (s server) serve(ctx context.Context) error {
 	h := &http.Server{
-		Handler: s.handler, ConnState: new(connections).note,
-		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
-		MaxHeaderBytes: maxHeader,
+		Handler: s.handler, ConnState: new(connections).note, MaxHeaderBytes: 16 << 10,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: writeTime, IdleTimeout: time.Minute,
 	}
 	defer context.AfterFunc(ctx, func() { _ = h.Close() })()
 	if err := h.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {

@@ -39,7 +39,6 @@ type NodeState struct {
 // NodeSchema is the version of the JSON of a NodeState.
 const NodeSchema = 1
 
-// nodeState returns the state of the node.
 func (a *Agent) nodeState(now time.Time) NodeState {
 	last := a.last.Load()
 	state := NodeState{
@@ -84,7 +83,6 @@ func nameless(text string) string {
 	})
 }
 
-// node serves the state of the node.
 func (a *Agent) node(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")

@@ -250,7 +250,6 @@ func (p *Place) ranges(network string) (all iprange.Set) {
 	return all
 }
 
-// network returns the findings about one network.
 func (p *Place) network(name string, unreserved []string, places []*Place) (all []Finding) {
 	all = p.elsewhere(name, places)
 	if slices.Contains(p.Report.Missing, name) {
