@@ -43,7 +43,6 @@ earliest, also while the agent starts. SIGTERM ends it within a second.
 Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 		Example: `  hostlocal-gc agent --network podnet
   hostlocal-gc agent --network podnet --source cri --source netns --dry-run`,
-		Args: noArgs,
 	}
 	c.RunE = func(*cobra.Command, []string) error { return a.agent(c.Context(), c.Flags()) }
 	f := &a.flags

@@ -63,13 +63,10 @@ nothing.
 Exit status: 0 OK, 3 a problem, 1 the first line is UNKNOWN.`,
 		Example: `  hostlocal-gc check
   hostlocal-gc check --network podnet --range 10.244.1.0/24 --source cri`,
-		Args: noArgs,
 	}
 	a.flags.confs(c)
 	a.flags.pass(c)
-	c.RunE = a.once(func(ctx context.Context) error {
-		return a.check(ctx, c.Flags())
-	})
+	c.RunE = a.once(func(ctx context.Context) error { return a.check(ctx, c.Flags()) })
 	return c
 }
 

@@ -74,7 +74,6 @@ As kubectl-hostlocal_gc in a directory of PATH it is kubectl hostlocal-gc.
 Exit status: 0 all nodes are fine, 3 some are not, 1 error.`,
 		Example: `  hostlocal-gc fleet
   kubectl hostlocal-gc -o json`,
-		Args: noArgs,
 	}
 	c.RunE = func(*cobra.Command, []string) error { return a.fleet(c.Context(), &f) }
 	p := c.Flags()

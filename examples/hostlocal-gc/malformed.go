@@ -32,7 +32,6 @@ the plugin's lock, if
   - the file is older than the longest ADD, --min-age and --starting-for.`,
 		Example: `  hostlocal-gc remove-malformed --network podnet
   hostlocal-gc remove-malformed --network podnet --yes`,
-		Args: noArgs,
 	}
 	a.flags.data(c)
 	c.Flags().BoolVar(&a.flags.yes, "yes", false, "remove them")

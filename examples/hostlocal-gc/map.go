@@ -31,7 +31,6 @@ first. It releases nothing, takes no lock and writes nothing.
 It finds the ranges as check does. The map of a network whose range is unknown
 goes from the lowest to the highest reservation.`,
 		Example: `  hostlocal-gc map --network podnet --range 10.244.1.0/24 --source cri`,
-		Args:    noArgs,
 		RunE:    a.once(a.draw),
 	}
 	a.flags.data(c)

@@ -55,7 +55,6 @@ delete those, so that they are recreated.
 Exit status: 0 all are or would be reserved, 1 one can't be, or an error.`,
 		Example: `  hostlocal-gc repair
   hostlocal-gc repair --ip 10.244.1.7 --yes`,
-		Args: noArgs,
 		RunE: a.once(a.repair),
 	}
 	a.flags.dir(c)

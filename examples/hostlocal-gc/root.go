@@ -39,6 +39,9 @@ problem.`,
 	root.SetErr(a.stderr)
 	root.AddCommand(a.checkCommand(), a.planCommand(), a.releaseCommand(), a.repairCommand(),
 		a.removeMalformedCommand(), a.agentCommand(), a.fleetCommand(), a.mapCommand(), sourcesTopic())
+	for _, c := range root.Commands() {
+		c.Args = noArgs
+	}
 	return root
 }
 
@@ -52,7 +55,6 @@ it shows these addresses, and what each source says of them.`,
 		Example: `  hostlocal-gc plan
   hostlocal-gc plan --ip 10.244.1.7
   hostlocal-gc plan --all --source file:pods.json`,
-		Args: noArgs,
 		RunE: a.once(a.plan),
 	}
 	c.Flags().BoolVar(&a.flags.all, "all", false, "show every reservation, also those in use, and those on the disk if no source answers")
@@ -71,7 +73,6 @@ hold addresses in several. The plugin's lock is held for about 2 ms at a time.
 Addresses in use are only counted; plan --all shows them.`,
 		Example: `  hostlocal-gc release --network podnet --source file:pods.json
   hostlocal-gc release --network podnet --source file:pods.json --ip 10.244.1.7`,
-		Args: noArgs,
 		RunE: a.once(a.release),
 	}
 	c.Flags().StringArrayVar(&a.flags.ips, "ip", nil, "release this `ADDRESS` only, if it is leaked (repeatable)")
