@@ -26,9 +26,10 @@ import (
 // A result is the report of a pass. It is valid even if the pass had an error, which was printed.
 type result struct {
 	gc.Report
-	judged bool // the sources gave an answer that counts
-	causes diagnose.Causes
-	said   []podsource.Answer // of the sources
+	judged   bool // the sources gave an answer that counts
+	released bool // something may have been released
+	causes   diagnose.Causes
+	said     []podsource.Answer // of the sources
 }
 
 // longest is the time that a command may take.
@@ -90,7 +91,7 @@ func (a *app) reconcile(
 	causes, _ := diagnose.NewInquiry(a.flags.sources).Find(ctx, &report, nil)
 	lock.Lock()
 	defer lock.Unlock()
-	return result{report, !errors.Is(err, gc.ErrRefused), causes, answer.Members()}, nil
+	return result{report, !errors.Is(err, gc.ErrRefused), !opts.DryRun, causes, answer.Members()}, nil
 }
 
 // onceOptions are the options of a command's single pass, in which one source may take all of
@@ -129,7 +130,7 @@ func (a *app) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.print(&done, view{all: a.flags.all, only: chosen})
+	return a.print(&done, chosen)
 }
 
 func (a *app) release(ctx context.Context) error {
@@ -151,7 +152,7 @@ func (a *app) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.print(&done, view{released: true}), chosen.refused(&done))
+	return errors.Join(a.print(&done, nil), chosen.refused(&done))
 }
 
 // A selection is what --ip narrows a command to: all if it is empty.

@@ -17,14 +17,8 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/gc/reportjson"
 )
 
-// A view selects what a command shows of a report.
-type view struct {
-	all      bool      // also what is in use or was not judged
-	released bool      // something may have been released
-	only     selection // these alone, with what the sources say of them
-}
-
-func (a *app) print(r *result, v view) error {
+// print shows a result, or only what is selected of it and what the sources say of that.
+func (a *app) print(r *result, only selection) error {
 	if a.flags.format == formatJSON {
 		cause := func(e *gc.Entry) string { return string(r.causes.Of(e)) }
 		return reportjson.Report{Report: &r.Report, Cause: cause}.Write(a.stdout)
@@ -34,20 +28,20 @@ func (a *app) print(r *result, v view) error {
 	}
 	var out strings.Builder
 	for _, n := range r.Networks {
-		if !slices.Contains(r.Missing, n) && (r.judged || v.all) {
-			a.showNetwork(&out, r, n, v)
+		if !slices.Contains(r.Missing, n) && (r.judged || a.flags.all) {
+			a.showNetwork(&out, r, n, only)
 		}
 	}
-	for _, ip := range v.only {
+	for _, ip := range only {
 		out.WriteString(a.of(ip, r))
 	}
-	if v.only == nil {
+	if only == nil {
 		out.WriteString(a.attention(r))
 		a.writeSources(&out, &r.Report)
 		if text := r.causes.Line(r.shown()); text != "" {
 			fmt.Fprintln(&out, a.screen.Fold(text))
 		}
-		fmt.Fprintln(&out, a.screen.Fold(a.sentence(r, v)))
+		fmt.Fprintln(&out, a.screen.Fold(a.sentence(r)))
 	}
 	_, err := io.WriteString(a.stdout, out.String())
 	return err
@@ -94,7 +88,7 @@ func (a *app) section(heading string, rows [][]string) string {
 	return fmt.Sprintf("%s\n%s\n", a.screen.Fold(a.screen.Paint(term.Bold, heading)), &out)
 }
 
-func (a *app) sentence(r *result, v view) string {
+func (a *app) sentence(r *result) string {
 	which := fmt.Sprintf("%d networks", len(r.Networks))
 	switch len(r.Networks) {
 	case 0:
@@ -103,11 +97,11 @@ func (a *app) sentence(r *result, v view) string {
 		which = r.Networks[0]
 	}
 	text := which + ", " + diagnose.Counts(a.screen, r.shown()) + "."
-	if r.judged && !v.released {
+	if r.judged && !r.released {
 		text += " Nothing was released: this is a plan."
 	}
 	if r.judged {
-		text += a.nextCheck(&r.Report, v.released)
+		text += a.nextCheck(&r.Report, r.released)
 	}
 	return text
 }
@@ -149,9 +143,9 @@ func (a *app) nextCheck(r *gc.Report, released bool) string {
 }
 
 // showNetwork writes the table of one network, if it has anything to show.
-func (a *app) showNetwork(out *strings.Builder, r *result, network string, v view) {
+func (a *app) showNetwork(out *strings.Builder, r *result, network string, only selection) {
 	shown := slices.DeleteFunc(r.shown(), func(e *gc.Entry) bool {
-		return e.Network != network || !v.only.has(e.Reservation) || e.Verdict == gc.InUse && !v.all && v.only == nil
+		return e.Network != network || !only.has(e.Reservation) || e.Verdict == gc.InUse && !a.flags.all && only == nil
 	})
 	if len(shown) == 0 {
 		return

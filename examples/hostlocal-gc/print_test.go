@@ -80,7 +80,7 @@ func TestHostileNames(t *testing.T) {
 // Of networks that could not be listed nothing is said but the error (R11).
 func TestNothingListed(t *testing.T) {
 	var stdout strings.Builder
-	if err := (&app{stdout: &stdout}).print(&result{Report: gc.Report{Err: io.EOF}}, view{}); err != nil || stdout.Len() > 0 {
+	if err := (&app{stdout: &stdout}).print(&result{Report: gc.Report{Err: io.EOF}}, nil); err != nil || stdout.Len() > 0 {
 		t.Errorf("%q, error %v", &stdout, err)
 	}
 }
