@@ -139,11 +139,11 @@ func (a *app) fleet(ctx context.Context, f *fleetFlags) error {
 	if err != nil {
 		return err
 	}
-	text := a.fleetText(report, time.Now())
 	if f.format == formatJSON {
-		text = fleetJSON(report)
+		err = writeJSON(a.stdout, report)
+	} else {
+		_, err = io.WriteString(a.stdout, a.fleetText(report, time.Now()))
 	}
-	_, err = io.WriteString(a.stdout, text)
 	if err == nil && report.Fine < len(report.Nodes) {
 		return errFound
 	}
@@ -345,14 +345,4 @@ func shortNames(nodes []fleetNode) map[string]string {
 		}
 	}
 	return short
-}
-
-// fleetJSON returns the JSON, without characters that may change what a terminal shows.
-func fleetJSON(r *fleetReport) string {
-	var out, clean strings.Builder
-	_ = writeJSON(&out, r) // of plain values
-	for line := range strings.Lines(out.String()) {
-		fmt.Fprintln(&clean, term.Clean(strings.TrimSuffix(line, "\n")))
-	}
-	return clean.String()
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -47,11 +48,19 @@ func (a *app) print(r *result, only selection) error {
 	return err
 }
 
+// writeJSON writes indented JSON, without characters that may change what a terminal shows.
 func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
+	var text strings.Builder
+	enc := json.NewEncoder(&text)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	err := enc.Encode(v)
+	lines := strings.Split(text.String(), "\n")
+	for i := range lines {
+		lines[i] = term.Clean(lines[i])
+	}
+	_, err2 := io.WriteString(w, strings.Join(lines, "\n"))
+	return errors.Join(err, err2)
 }
 
 // attention is printed under the tables: what no pass can settle, and live pods suffer from. Check says more.

@@ -14,18 +14,15 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/podsource/node"
 )
 
-// flagWords replaces the library's names of options by flags.
-var flagWords = strings.NewReplacer(
+// InFlags returns a text of the library in words of the command: flags in place of its names of options.
+var InFlags = strings.NewReplacer(
 	"making a reconciler: ", "", "AllowForeign has ", "--allow-foreign has ", "MinAge is ", "--min-age is ",
 	"StartingFor is ", "--starting-for is ",
 	"StartupTimeout is ", "--startup-timeout is ",
 	"RuntimeRequestTimeout is ", "--runtime-request-timeout is ", "SourceTimeout is ", "--timeout is ", "Interval is ", "--interval is ",
 	"wrap it in podsource.AllowEmpty", "--allow-empty says so", "say so with Nested", "say so with --source netns:nested",
 	"Options.Config is not set", "there is no --kubeconfig", "hostPID, or Proc must be the path of the node's procfs.", "hostPID.",
-)
-
-// InFlags returns a text of the library in words of the command.
-func InFlags(text string) string { return flagWords.Replace(text) }
+).Replace
 
 // LeftOut returns why a source was left out, or its note if it was not.
 func LeftOut(note string) (text string, isSo bool) {
