@@ -61,7 +61,6 @@ func TestAgentStatus(t *testing.T) {
 		status       int
 		says         string
 	}{
-		{"help", "--help", statusDone, "Usage:"},
 		{"no network: R14 wants them named", "--source file:a", statusUsage, "a --network is missing"},
 		{"a daemon has no standard input", "--network a --source file:-", statusUsage, "no standard input"},
 		{"a network twice", "--source file:a --network a --network a", statusUsage, "named twice"},

@@ -129,16 +129,14 @@ func TestLookingChangesNothing(t *testing.T) {
 	}
 }
 
-func init() { scenes["locked"] = lockedNode } //nolint:gochecknoinits // a scene that other systems do not have
-
-// lockedNode has a network whose lock this process holds.
-func lockedNode(t *testing.T) *node {
-	n := fullNode(t)
-	hold(t, filepath.Join(n.dir, "networks", "podnet", "lock"))
-	return n
+func init() { //nolint:gochecknoinits // a scene that other systems do not have
+	scenes["locked"] = func(t *testing.T) *node {
+		n := fullNode(t)
+		hold(t, filepath.Join(n.dir, "networks", "podnet", "lock"))
+		return n
+	}
 }
 
-// hold takes a lock.
 func hold(t *testing.T, path string) {
 	t.Helper()
 	cnitest.Write(t, path, "", 0)

@@ -126,7 +126,6 @@ func TestVerdicts(t *testing.T) {
 		"10.244.1.2": "in-use", "10.244.1.3": "leaked unknown", "10.244.1.4": "conflict", "10.244.1.5": "malformed",
 		"10.244.1.6": "leaked torn", "10.244.1.7": "starting", "10.244.1.8": "young", "10.244.1.9": "foreign",
 	}
-
 	for _, name := range []string{"plan", "release"} {
 		out := run(t, n.dir, nil, append([]string{name}, flags...)...)
 		got := make(map[string]string)
