@@ -152,13 +152,16 @@ func TestLockHolder(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		must(t, watchLocks(t.Context(), new(diagnose.Place))) // which waits for nobody
 		hold(t, filepath.Join(dir, "long", "lock"))
 		hold(t, filepath.Join(dir, "free", "other"))
 		time.AfterFunc(time.Second, func() { hold(t, filepath.Join(dir, "late", "lock")) })
 		p := diagnose.Place{Dirs: []string{"long", "free", "late"}, Report: gc.Report{DataDir: dir}}
 		must(t, watchLocks(t.Context(), &p))
-		if who := p.Locks["long"]; len(p.Locks) != 1 || !strings.HasPrefix(who, fmt.Sprintf("process %d (", os.Getpid())) {
-			t.Errorf("%q, want that this process holds the lock in long", p.Locks)
+		holds, waited := strings.HasPrefix(p.Locks["long"], fmt.Sprintf("process %d (", os.Getpid())), time.Since(start)
+		if !holds || len(p.Locks) != 1 || waited != lockedFor {
+			t.Errorf("after %v %q, want that this process holds the lock in long", waited, p.Locks)
 		}
 	})
 }
