@@ -48,8 +48,10 @@ Exit status: 0 after a signal, 1 error, 2 wrong usage.`,
 	f := &a.flags
 	f.dir(c)
 	p := c.Flags()
-	p.StringArrayVar(&f.networks, "network", nil, "release in the network of this `NAME`, which need not have a directory yet (repeatable, required). The sources must know its containers. "+
-		"* means all networks that have a directory, now or later, and beside named sources needs --source netns")
+	p.StringArrayVar(&f.networks, "network", nil,
+		"release in the network of this `NAME`, which need not have a directory yet (repeatable, required). "+
+			"The sources must know its containers. * means all networks that have a directory, "+
+			"now or later, and beside named sources needs --source netns")
 	p.IntVarP(&f.verbose, "verbose", "v", 0,
 		"log up to this `LEVEL`: 0 releases, errors and news, 1 each pass, 2 also what was kept though no pod has it, 4 everything")
 	p.StringArrayVar(&f.cniConf, "cni-conf", nil,

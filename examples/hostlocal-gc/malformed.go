@@ -54,7 +54,9 @@ func (a *app) removeMalformed(ctx context.Context, s podsource.Source) error {
 	if err != nil {
 		return err
 	}
-	m := mending{heading: "These files hold nothing that host-local writes:", none: "No file is malformed.", refused: make(map[string][]string)}
+	m := mending{
+		heading: "These files hold nothing that host-local writes:", none: "No file is malformed.", refused: make(map[string][]string),
+	}
 	for _, e := range done.shown() {
 		if e.Reason != gc.OwnerMalformed {
 			continue

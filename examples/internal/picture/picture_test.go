@@ -81,8 +81,8 @@ func TestOf(t *testing.T) {
 		want   string
 	}{
 		{"all states; what was released, or is another network's, is free", of(between("10.0.0.0", "10.0.0.20", "10.0.0.0"), another, each),
-			"10.0.0.0 g#ooffox\n10.0.0.8 x..!!!?.\n10.0.0.16 .....\n12 of 20 used: 1 in use (#), 1 reserved, not judged (?), 3 young or starting (o), " +
-				"2 foreign (f), 2 leaked (x), 3 conflict, malformed or failed (!)"},
+			"10.0.0.0 g#ooffox\n10.0.0.8 x..!!!?.\n10.0.0.16 .....\n12 of 20 used: 1 in use (#), 1 reserved, not judged (?), " +
+				"3 young or starting (o), 2 foreign (f), 2 leaked (x), 3 conflict, malformed or failed (!)"},
 		{"a gateway that was handed out all the same", of(between("10.0.0.1", "10.0.0.6", "10.0.0.1"), held(gc.Unowned, "10.0.0.1")),
 			"10.0.0.0 x.....\n1 of 5 used: 1 leaked (x)"},
 		{"a gateway outside of the range takes no cell", of(between("10.0.0.8", "10.0.0.11", "10.0.0.1")), "10.0.0.8 ....\n0 of 4 used"},

@@ -25,7 +25,8 @@ var (
 	//go:embed page.css
 	pageStyle string
 
-	pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"verdict": diagnose.Verdict, "owner": diagnose.Owner}).Parse(pageText))
+	pageFuncs    = template.FuncMap{"verdict": diagnose.Verdict, "owner": diagnose.Owner}
+	pageTemplate = template.Must(template.New("page").Funcs(pageFuncs).Parse(pageText))
 
 	styleSum = sha256.Sum256([]byte(pageStyle))
 	// contentPolicy allows the page its style sheet and nothing else, as a second defence against

@@ -300,7 +300,8 @@ func (p *Place) full(c *tally) Finding {
 		f.Do = "Damaged entries of the CNI cache name their containers. A runtime that does not list them would end that: --source cri."
 	case largest == young:
 		f.Do = "What leaked is released once it is old enough" + in(&p.Report) + "."
-		if run := p.command("release", c.network); run != "" && nodeShows(&p.Report) && !slices.ContainsFunc(p.Report.Sources, lacks) && !strings.Contains(run, " --min-age") {
+		all := nodeShows(&p.Report) && !slices.ContainsFunc(p.Report.Sources, lacks)
+		if run := p.command("release", c.network); run != "" && all && !strings.Contains(run, " --min-age") {
 			f.Do, f.Run = "These sources see each ADD, so what leaked can be told and released at once.", run+" --min-age=1s"
 		}
 	case largest == foreign:
