@@ -70,7 +70,6 @@ func TestAgentStatus(t *testing.T) {
 		{"an interval like a spin", "--network a --source file:a --interval 1ms", statusUsage, "--interval is 1ms"},
 		{"no time to start", "--network a --source file:a --startup-timeout -1s", statusUsage, "--startup-timeout is -1s"},
 		{"no port", "--network a --source file:a --listen localhost", statusError, "--listen says where"},
-		{"a port that is not ours", "--network a --source file:a --listen 203.0.113.1:1", statusError, "--listen says where"},
 	} {
 		var out bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())

@@ -33,7 +33,6 @@ func TestRefusals(t *testing.T) {
 		{reason: "a negative timeout", args: plan + "--timeout -1s", status: statusUsage, stderr: "--timeout is -1s"},
 		{reason: "a name that leads out of the data dir", args: plan + "--network ../etc", status: statusUsage,
 			stderr: `"../etc" is not the name of a CNI network`},
-		{reason: "an empty name", args: plan + "--network=", status: statusUsage, stderr: `"" is not the name of a CNI network`},
 		{reason: "an unknown source", args: "plan --source docker", status: statusUsage,
 			stderr: `there is no kind "docker"; the kinds are file:PATH`},
 		{reason: "a required pod without its namespace", args: "plan --source file:pods.json --require-pod agent", status: statusUsage,
