@@ -45,11 +45,12 @@ func TestAgentFlags(t *testing.T) {
 	c, _, err := a.root().Find([]string{"agent"})
 	must(t, errors.Join(err, c.ParseFlags(strings.Fields("--min-age 6m --runtime-request-timeout 1m --starting-for 1h --interval 1m "+
 		"--startup-timeout 10s --dry-run --memory /m"))))
+	env, err := a.env()
 	got, want := a.options(), gc.Options{MinAge: 6 * time.Minute, RuntimeRequestTimeout: time.Minute, StartingFor: time.Hour,
 		Interval: time.Minute, StartupTimeout: 10 * time.Second, DryRun: true, Memory: "/m"}
 	want.Logger = got.Logger
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(want.Logger)); diff != "" || a.flags.node != "other" {
-		t.Errorf("node %q, options (-want +got):\n%s", a.flags.node, diff)
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(want.Logger)); diff != "" || env.Name != "other" || env.LongestADD != time.Hour {
+		t.Errorf("%v, node %q, ADDs of %v, options (-want +got):\n%s", err, env.Name, env.LongestADD, diff)
 	}
 }
 
@@ -66,7 +67,7 @@ func TestAgentStatus(t *testing.T) {
 		{"a network twice", "--source file:a --network a --network a", statusUsage, "named twice"},
 		{"all networks, and nobody who would see another runtime's containers", "--source file:a --network *", statusUsage,
 			"needs --source netns"},
-		{"less than what a start may take", "--network a --source file:a --starting-for 5m", statusUsage, "--starting-for is 5m"},
+		{"less than what a start may take", "--network a --source file:a --starting-for -5m", statusUsage, "--starting-for is -5m"},
 		{"an interval like a spin", "--network a --source file:a --interval 1ms", statusUsage, "--interval is 1ms"},
 		{"no time to start", "--network a --source file:a --startup-timeout -1s", statusUsage, "--startup-timeout is -1s"},
 		{"no port", "--network a --source file:a --listen localhost", statusError, "--listen says where"},

@@ -131,26 +131,35 @@ func (f *flags) checkAllNetworks() error {
 	return nil
 }
 
-// source returns the source that the flags name, or that of a usual node.
-func (a *app) source() (podsource.Source, error) {
+// env returns what the flags say of the sources.
+func (a *app) env() (env source.Env, err error) {
 	f := &a.flags
 	if f.format != formatTable && f.format != formatJSON {
-		return nil, usagef("there is no output format %q: give table or json", f.format)
+		return env, usagef("there is no output format %q: give table or json", f.format)
 	}
 	opts, err := a.options().WithDefaults()
 	if err != nil {
-		return nil, usageError{err}
+		return env, usageError{err}
 	}
-	env := source.Env{Kubeconfig: f.kubeconfig, Stdin: a.stdin}
+	env = source.Env{Kubeconfig: f.kubeconfig, Stdin: a.stdin}
 	env.Name, env.Logger, env.AllowEmpty, env.LongestADD = f.node, a.log, f.allowEmpty, opts.StartingFor
 	for _, text := range f.require {
 		namespace, name, ok := strings.Cut(text, "/")
 		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-			return nil, usagef("--require-pod %q is not NAMESPACE/NAME", text)
+			return env, usagef("--require-pod %q is not NAMESPACE/NAME", text)
 		}
 		env.Require = append(env.Require, types.NamespacedName{Namespace: namespace, Name: name})
 	}
-	s, err := source.Parse(f.sources, env)
+	return env, nil
+}
+
+// source returns the source that the flags name, or that of a usual node.
+func (a *app) source() (podsource.Source, error) {
+	env, err := a.env()
+	if err != nil {
+		return nil, err
+	}
+	s, err := source.Parse(a.flags.sources, env)
 	if err != nil {
 		return nil, usageError{err}
 	}
