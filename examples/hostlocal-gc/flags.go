@@ -132,15 +132,12 @@ func (f *flags) checkAllNetworks() error {
 }
 
 // env returns what the flags say of the sources.
-func (a *app) env() (env source.Env, err error) {
+func (a *app) env() (env source.Env, _ error) {
 	f := &a.flags
 	if f.format != formatTable && f.format != formatJSON {
 		return env, usagef("there is no output format %q: give table or json", f.format)
 	}
-	opts, err := a.options().WithDefaults()
-	if err != nil {
-		return env, usageError{err}
-	}
+	opts, _ := a.options().WithDefaults() // an error is that of the pass, too
 	env = source.Env{Kubeconfig: f.kubeconfig, Stdin: a.stdin}
 	env.Name, env.Logger, env.AllowEmpty, env.LongestADD = f.node, a.log, f.allowEmpty, opts.StartingFor
 	for _, text := range f.require {

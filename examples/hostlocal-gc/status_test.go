@@ -51,8 +51,6 @@ func TestRefusals(t *testing.T) {
 		{reason: "no such directory", args: "plan --data-dir none", status: statusError, stderr: "data dir none: there is no such directory"},
 		{reason: "a data dir that is a network's directory", args: "plan --data-dir networks/podnet", status: statusError,
 			stderr: "is itself a network's directory"},
-		{reason: "no such file of pods", args: release + "--data-dir networks --source file:none.json", status: statusError,
-			stderr: "file:none.json: source does not exist on this node: open none.json: "},
 		{reason: "two sources, and the second fails", args: release + "--data-dir networks --source file:pods.json --source file:cut.json",
 			status: statusError, stderr: "pod source file: file:cut.json: "},
 		{reason: "a source that says there is nothing", args: release + "--data-dir networks --source file:-", stdin: "[]", status: statusError,
