@@ -64,7 +64,7 @@ type Report struct {
 // A SourceReport says what one source contributed to a pass. When sources were called
 // twice, it is about the second call.
 type SourceReport struct {
-	Name    string        `json:"name"`          // Answer.Source, or its position among the sources
+	Name    string        `json:"name"`          // Answer.Source, or its position in the order of the calls
 	Entries int           `json:"entries"`       // pods in its answer
 	AsOf    time.Time     `json:"asOf,omitzero"` // zero: when it was called
 	Took    time.Duration `json:"took"`

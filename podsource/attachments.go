@@ -57,6 +57,9 @@ func Attachments(networks []string, since time.Time, list func(context.Context) 
 			return a, fmt.Errorf("reading the agent's attachments: %w", err)
 		}
 		for _, at := range all {
+			if at.ContainerID == "" {
+				return a, fmt.Errorf("reading the agent's attachments: one of network %q has no container ID", at.Network)
+			}
 			a.Pods = append(a.Pods, Pod{NamespacedName: at.Pod, ContainerIDs: []string{at.ContainerID}, IPs: at.IPs, Network: at.Network})
 		}
 		// Stamps of whole seconds and small steps of the clock may be too early. A zero boot, of an unknown one, is before all.
@@ -69,7 +72,7 @@ func Attachments(networks []string, since time.Time, list func(context.Context) 
 			a.Gaps = append(a.Gaps, Gap{From: booted, To: since})
 		}
 		return a, nil
-	}, RankCache}}
+	}, RankCache, "attachments"}}
 }
 
 // attachments is the source of Attachments. Its gap without an end is that of an empty list.
@@ -86,10 +89,10 @@ func Sandboxes(list func(context.Context) ([]Pod, error)) Source {
 		a := Answer{Source: "sandboxes", Pods: pods, Networks: []string{EveryNetwork}, Names: SandboxContainers}
 		for _, p := range pods {
 			ids := p.ContainerIDs
-			if len(ids) == 0 || slices.ContainsFunc(ids, func(id string) bool { return !SandboxContainers.Has(id) }) {
+			if len(ids) == 0 || slices.ContainsFunc(ids, func(id string) bool { return id == "" || !SandboxContainers.Has(id) }) {
 				err = cmp.Or(err, fmt.Errorf("a sandbox has the container IDs %q: each must be whole, 64 lower-case hexadecimal digits", ids))
 			}
 		}
 		return a, err
-	}, RankRuntime}
+	}, RankRuntime, "sandboxes"}
 }

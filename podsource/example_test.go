@@ -63,12 +63,12 @@ func ExampleFallback() {
 // The agent certainly runs on this node. A list without it is incomplete, or the list of
 // another node.
 func ExampleRequire() {
-	agent := types.NamespacedName{Namespace: "kube-system", Name: "cni"}
+	agent := types.NamespacedName{Namespace: "kube-system", Name: "agent-x7k2p"}
 	anotherNode := podsource.Static{{NamespacedName: types.NamespacedName{Namespace: "default", Name: "web"}}}
 	_, err := podsource.Require(anotherNode, agent).Pods(context.Background())
 	fmt.Println(errors.Is(err, podsource.ErrIncomplete), err)
 	// Output:
-	// true list of pods is incomplete: 1 pods, and the required "kube-system/cni" does not run among them; are its name and the node's right?
+	// true list of pods is incomplete: 1 pods, and the required kube-system/agent-x7k2p does not run among them; is the node's name right?
 }
 
 // A node that may really have no pods: the caller asserts that an empty list is true.

@@ -43,7 +43,7 @@ func (s Static) Pods(context.Context) (Answer, error) {
 
 // AnswerFunc makes a Source of a function that returns an [Answer].
 func AnswerFunc(answer func(ctx context.Context) (Answer, error)) Source {
-	return wrapper{answer, RankPods}
+	return wrapper{answer, RankPods, ""}
 }
 
 // The errors of sources. They come wrapped.

@@ -174,6 +174,8 @@ func TestAttachments(t *testing.T) {
 		{"empty, as the caller says it may be", AllowEmpty(Attachments(served, Always, list(nil, nil))), time.Time{}, true, ""},
 		{"... for an hour", AllowEmpty(Attachments(served, hour, list(nil, nil))), hour, false, ""},
 		{"an error of the store", Attachments(served, Always, list(some, broken)), time.Time{}, false, "not restored yet"},
+		{"one without a container ID", Attachments(served, Always, list(append(some, Attachment{Network: "podnet"}), nil)), time.Time{}, false,
+			`network "podnet" has no container ID`},
 		{"no networks, as of an empty configuration (hazard 85)", Attachments(nil, Always, list(some, nil)), time.Time{}, false, "needs the"},
 		{"all networks", Attachments([]string{"podnet", EveryNetwork}, Always, list(some, nil)), time.Time{}, false, "needs the"},
 		{"no time", Attachments(served, time.Time{}, list(some, nil)), time.Time{}, false, "or Always"},
@@ -220,7 +222,7 @@ func TestSandboxes(t *testing.T) {
 	if err != nil || a.Names != SandboxContainers || a.AtOnce || a.Authoritative || !Covers(a.Networks, "podnet") {
 		t.Errorf("got %+v, %v", a, err)
 	}
-	for _, ids := range [][]string{nil, {whole.ContainerIDs[0], "ee3b0f0c1a2b3"}, {strings.Repeat("A1", 32)}} { // cut short
+	for _, ids := range [][]string{nil, {""}, {whole.ContainerIDs[0], "ee3b0f0c1a2b3"}, {strings.Repeat("A1", 32)}} { // cut short
 		if _, err := ask(whole, Pod{UID: "1", ContainerIDs: ids}); err == nil || !strings.Contains(err.Error(), "must be whole") {
 			t.Errorf("a sandbox with the IDs %q: %v", ids, err)
 		}

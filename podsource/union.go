@@ -74,9 +74,7 @@ func (u union) Pods(ctx context.Context) (Answer, error) {
 	for i, m := range u {
 		begun := time.Now()
 		a, err := m.call(ctx)
-		if named, ok := m.Source.(fmt.Stringer); ok {
-			a.Source = cmp.Or(a.Source, named.String())
-		}
+		a.Source = cmp.Or(a.Source, nameOf(m.Source))
 		name := "source " + cmp.Or(a.Source, strconv.Itoa(i+1))
 		a.Took, a.Err, a.Source = time.Since(begun), cmp.Or(err, a.Err), cmp.Or(a.Source, name)
 		whole.Parts = append(whole.Parts, a)
@@ -138,11 +136,21 @@ func ask(ctx context.Context, s Source) (Answer, error) {
 type wrapper struct {
 	pods func(context.Context) (Answer, error)
 	rank Rank
+	name string // or nothing
 }
 
 func (w wrapper) Pods(ctx context.Context) (Answer, error) { return w.pods(ctx) }
 
 func (w wrapper) Rank() Rank { return w.rank }
+
+func (w wrapper) String() string { return w.name }
+
+func nameOf(s Source) string {
+	if named, ok := s.(fmt.Stringer); ok {
+		return named.String()
+	}
+	return ""
+}
 
 func rankOf(s Source) Rank {
 	if r, ok := s.(interface{ Rank() Rank }); ok {
@@ -166,22 +174,24 @@ func Fallback(first, then Source) Source {
 			err = fmt.Errorf("%w (asked because: %s)", err, notHere.Error())
 		}
 		return a, err
-	}, min(rankOf(first), rankOf(then))}
+	}, min(rankOf(first), rankOf(then)), cmp.Or(nameOf(first), nameOf(then))}
 }
 
 // Require returns s with a check that the given pod is in its list and has not finished.
 // The agent's own pod is such a pod: it certainly runs on this node. The check detects a
 // wrong node name, a cache that has not synced, and the list of another node (R9). The
 // error wraps [ErrIncomplete]. A pod without a name, as from an environment variable that
-// is not set, is in no list, although sources may list pods without names. S must not be a
+// is not set, is an error too, since sources may list pods without names. S must not be a
 // [Union]: wrap the member that lists the pod.
 func Require(s Source, pod types.NamespacedName) Source {
 	return checked(s, func(a *Answer) error {
-		runs := func(p Pod) bool { return p.Name != "" && p.NamespacedName == pod && !p.HasFinished() }
-		if slices.ContainsFunc(a.Pods, runs) {
+		if pod.Name == "" {
+			return fmt.Errorf("the required pod %q has no name; was it left unset? %w", pod, ErrPermanent)
+		}
+		if slices.ContainsFunc(a.Pods, func(p Pod) bool { return p.NamespacedName == pod && !p.HasFinished() }) {
 			return nil
 		}
-		return fmt.Errorf("%w: %d pods, and the required %q does not run among them; are its name and the node's right?",
+		return fmt.Errorf("%w: %d pods, and the required %s does not run among them; is the node's name right?",
 			ErrIncomplete, len(a.Pods), pod)
 	})
 }
@@ -208,10 +218,10 @@ func checked(s Source, check func(*Answer) error) Source {
 		switch {
 		case err != nil:
 		case slices.ContainsFunc(a.Parts, func(p Answer) bool { return !p.Supplementary }): // also of a union in a Fallback (hazard 85)
-			err = fmt.Errorf("Require and AllowEmpty go around the member of a union that they are for, not around the union: %w", ErrPermanent)
+			a, err = Answer{}, fmt.Errorf("Require and AllowEmpty go around the member of a union that they are for, not around the union: %w", ErrPermanent)
 		default:
 			err = check(&a)
 		}
 		return a, err
-	}, rankOf(s)}
+	}, rankOf(s), nameOf(s)}
 }

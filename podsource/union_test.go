@@ -113,9 +113,9 @@ func TestMisuse(t *testing.T) {
 		{"nil as a choice", Fallback(failing(ErrNotHere), nil), Answer{}, ErrPermanent, "nil"},
 		{"no member", Union(), Answer{}, ErrPermanent, "pod source 1: there is none"},
 		{"a nested union without a member", Union(a, Union()), Answer{}, ErrPermanent, "pod source 2: there is none"},
-		{"around a union", Require(Union(a), agent), Answer{}, ErrPermanent, "go around the member"},
+		{"around a union", Union(Require(Union(a), agent)), Answer{Parts: []Answer{{Source: "source 1", Err: ErrPermanent}}}, ErrPermanent, "go around the member"},
 		{"... that is nested", Union(a, AllowEmpty(Union(a))), Answer{}, ErrPermanent, "go around the member"},
-		{"no name", Require(a, types.NamespacedName{}), Answer{}, ErrIncomplete, `"/" does not run`},
+		{"no name", Require(a, types.NamespacedName{}), Answer{}, ErrPermanent, "no name"},
 	})
 }
 
@@ -215,7 +215,7 @@ func (stuck) String() string { return "stuck" }
 func TestHazard64SourceHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limit, calls, wake := errors.New("no answer within 7s"), atomic.Int32{}, make(chan struct{})
-		hangs := Union(stuck{Func(func(context.Context) ([]Pod, error) { calls.Add(1); <-wake; return nil, nil })})
+		hangs := Union(AllowEmpty(Fallback(stuck{Func(func(context.Context) ([]Pod, error) { calls.Add(1); <-wake; return nil, nil })}, nil)))
 		s := Union(Static{}, hangs)
 		for i, says := range []string{
 			"pod source stuck: no answer within 7s",

@@ -482,6 +482,15 @@ func TestHazard106OfThisBootAlone(t *testing.T) {
 	check(t, err == nil && len(s.entries) == 1, "read in an unknown boot: %v, %v", s, err)
 }
 
+// TestRecordIsNil: the caller ignored the error of Open or New. That is an error of each call, not a panic.
+func TestRecordIsNil(t *testing.T) {
+	for _, source := range []podsource.Source{(*Checkpoint)(nil), (*Source)(nil)} {
+		if _, err := podsource.Union(source).Pods(t.Context()); err == nil || !strings.Contains(err.Error(), "pod source checkpoint: ") {
+			t.Errorf("%T: got %v, want an error that names the source", source, err)
+		}
+	}
+}
+
 // TestOpenFails: a mistake of the caller is not a record that was never written, and changes no file.
 func TestOpenFails(t *testing.T) {
 	dir := t.TempDir()

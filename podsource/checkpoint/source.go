@@ -64,7 +64,16 @@ func (o Options) validate(path string) (p place, err error) {
 }
 
 // Rank returns [podsource.RankCache].
-func (place) Rank() podsource.Rank { return podsource.RankCache }
+func (*Source) Rank() podsource.Rank { return podsource.RankCache }
+
+// String returns "checkpoint".
+func (*Source) String() string { return "checkpoint" }
+
+// Rank returns [podsource.RankCache].
+func (*Checkpoint) Rank() podsource.Rank { return podsource.RankCache }
+
+// String returns "checkpoint".
+func (*Checkpoint) String() string { return "checkpoint" }
 
 // A Source reads a record that another process, or another part of this one, writes.
 // Use [New] to make one.

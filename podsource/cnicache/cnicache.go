@@ -69,6 +69,9 @@ func New(opts Options) (*Source, error) {
 // Rank returns [podsource.RankCache]: after an ADD has ended, the cache has its entry.
 func (*Source) Rank() podsource.Rank { return podsource.RankCache }
 
+// String returns "cnicache".
+func (*Source) String() string { return "cnicache" }
+
 // Pods returns one pod for each entry that may be live; all entries are in the answer's
 // Cache. A directory that can't be read is an error. Each entry takes a few system calls and
 // the parsing of its JSON.

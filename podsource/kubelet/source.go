@@ -49,7 +49,7 @@ func (s *Source) String() string { return "kubelet" }
 //
 // The error wraps [podsource.ErrIncomplete] if a later call may succeed: kubelet has just
 // started and does not know all pods yet, nothing listens on its socket, it closes the
-// connection, takes too long or has too many callers. The error wraps
+// connection, takes too long, has too many callers or an answer of over 256 MiB. The error wraps
 // [podsource.ErrNotHere] if kubelet does not serve the API: the socket is missing, or
 // serves something else. A pod that can't be read is an error of the whole answer (R2). An
 // address or a network status annotation that can't be read is none; the answer's Note names

@@ -16,6 +16,9 @@ const DefaultLongestADD = 14 * time.Minute
 // of an ADD that has ended before this source reads the processes.
 func (*Source) Rank() podsource.Rank { return podsource.RankADDs }
 
+// String returns "netns".
+func (*Source) String() string { return "netns" }
+
 // Options are the options of [New]. The zero value is right for an agent in a
 // container with hostPID, and for one outside of containers.
 type Options struct {

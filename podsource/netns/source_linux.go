@@ -74,7 +74,7 @@ func New(opts Options) (*Source, error) {
 // can't be seen it wraps [podsource.ErrNotHere].
 //
 // One thread of its own reads all of a call. If a reading takes longer than Options.Patience,
-// up to twice as long, the node is read again without it. It keeps its thread, and is not
+// which is noticed before twice that time, the node is read again without it. It keeps its thread, and is not
 // repeated before it has returned. With 100 of them Pods returns an error.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	s.last.Store(nil)
@@ -173,7 +173,7 @@ func (s *scan) checkNested() {
 // If it can't decide, it reports whether the time is after the node's boot, since no
 // namespace outlives a boot, and that this is not certain. It can't decide for an empty
 // path, for one that only its writer could follow, for links that form a circle or can't be
-// read, for a procfs at another path, where Pods does not see all mounts, and for a process
+// read, for a procfs at another path, where a process could not be read so that a mount may be missing, and for a process
 // that exists and seems to have started later: it may have got the PID of another one, or
 // the clock was set since (hazards 80 and 115).
 //
