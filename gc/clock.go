@@ -34,6 +34,7 @@ type clock struct {
 	drift        time.Duration // by how much the wall clock has gained since anchor
 	steps        steps
 	unsaved      bool // it may have seen a step that is not in the memory yet
+	listed       bool // files are those of this pass, with what the memory has of them
 
 	files    []candidate             // of the last pass, sorted by network and address
 	finished map[podID]time.Duration // when each pod was first seen finished, or an entry unproven

@@ -249,7 +249,7 @@ func (s *snapshot) judgeStarting(r *candidate, q silence, least time.Duration) (
 		switch { // only a source that is no cache ends it, if it would name the container
 		case q.has(own) && s.clock.beforeBoot(pod.StartedAt):
 			byName = 0
-		case !q.has(namesNow):
+		case !q.has(byNoCache):
 			byName = forever
 		}
 		return kept(EntryUnproven, pod), byName
@@ -268,7 +268,7 @@ func (s *snapshot) judgeStarting(r *candidate, q silence, least time.Duration) (
 		return kept(why, pod), s.opts.lag() - least + 1
 	case q.has(namesNow):
 		return kept(why, pod), byName
-	case q.has(names): // but only by an answer from before r was first seen, or by a cache
+	case q.has(names): // but only by an answer from before r was first seen
 		return kept(why, pod), s.opts.lag()
 	}
 	return kept(StartingNoEnd, pod), forever

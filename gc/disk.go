@@ -40,7 +40,7 @@ func onDisk[T any](ctx context.Context, busy *atomic.Pointer[time.Time], opts *O
 	go func() {
 		defer close(done)
 		defer busy.Store(nil)
-		err = errors.New("an access to the disk ended its goroutine")
+		err = errors.New("an access to the disk ended early")
 		defer recoverPanic("an access to the disk", &err)
 		result, err = do(limit)
 	}()

@@ -50,8 +50,8 @@ func (r *Reconciler) NeedLeaderElection() bool { return false }
 
 // Trigger asks Start for a pass now, as when an agent finds no free address. The pass
 // begins five seconds after the last one at the earliest; after a pass that ended in
-// [ErrRefused], not before its pause is over. Trigger never blocks, and several calls
-// before the pass begins lead to one pass.
+// [ErrRefused], not before its pause is over. Trigger never blocks. Several calls
+// before the pass begins lead to one pass, or to a second one if one of them came just as a pause ended.
 func (r *Reconciler) Trigger() {
 	select {
 	case r.trigger <- struct{}{}:

@@ -114,8 +114,8 @@ func (c *clock) save(m memory, dir string, now reading) {
 	m["wall"], m["mono"], m["boot"] = since(now.wall), now.mono, now.boot // by which a step between two processes is seen
 	m["booted"], m["trusted"], m["left"] = since(c.steps.BootedAt), since(c.steps.TrustedSince), since(c.steps.Left)
 	m["highest"], m["back"] = since(c.steps.Highest), c.steps.Back
-	if c.files == nil {
-		return // nothing was listed yet
+	if !c.listed {
+		return // the memory may have files that only another process has seen
 	}
 	maps.DeleteFunc(m, func(name string, _ time.Duration) bool { return strings.HasPrefix(name, dir) })
 	for _, f := range c.files {

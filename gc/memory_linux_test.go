@@ -182,7 +182,7 @@ func FuzzMemory(f *testing.F) {
 			return m
 		}
 		must(t, os.WriteFile(path, []byte(content), 0o600))
-		c := clock{files: []candidate{{&hostlocal.Reservation{IfName: owner}, 5}}}
+		c := clock{files: []candidate{{&hostlocal.Reservation{IfName: owner}, 5}}, listed: true}
 		c.recall(read(), dir, now, true)
 		for pod, seen := range c.finished {
 			if seen > now.mono {
@@ -318,6 +318,20 @@ func TestStepSeenByAFailedPass(t *testing.T) {
 		time.Sleep(time.Second)
 		n.step = 0
 		n.check(n.reconcile(n.process(podsource.Static{other})), map[string]Verdict{"10.0.0.2": Young, "10.0.0.3": InUse})
+	})
+}
+
+// A step that a pass sees before it has listed is written at once, without dropping what only another process has seen.
+func TestStepKeepsSightsOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t)
+		agent := n.process(podsource.Static{other})
+		n.reconcile(agent)
+		n.reserve("10.0.0.2", "leaked", time.Second)
+		n.reconcile(n.process(podsource.Static{other}))
+		time.Sleep(DefaultMinAge)
+		n.step = -time.Hour
+		n.check(n.reconcile(agent), map[string]Verdict{"10.0.0.2": Released})
 	})
 }
 

@@ -161,6 +161,7 @@ func (r *Reconciler) read(ctx context.Context, report *Report) reading {
 func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err error) {
 	defer recoverPanic("pass", &err)
 	begun := time.Now()
+	r.clock.listed = false
 	defer func() { report.Duration = time.Since(begun) }()
 	report.DataDir, report.Started = r.store.DataDir(), r.read(ctx, report).wall
 	list, err := onDisk(ctx, &r.onDisk, &r.opts, r.disk.List) // R1: what appears from here on is not a candidate
@@ -181,6 +182,7 @@ func (r *Reconciler) pass(ctx context.Context, o occasion, report *Report) (err 
 	}
 	r.clock.see(s.at, all)
 	r.useMemory(ctx, report, false)
+	r.clock.listed = true
 	s.reservations = r.clock.files
 	named := func(res hostlocal.Reservation) bool { return slices.Contains(networks, res.Network) }
 	var refused error

@@ -59,8 +59,9 @@ const (
 	recorded                     // the same, at once, by a record (R14)
 	waived                       // ... for which the hook's assertion holds (R5)
 
-	// By an answer from after the reservation was first seen:
-	namesNow // the container, late or at once, by a source that is no cache
+	// By answers from after the reservation was first seen:
+	namesNow  // the container, late or at once
+	byNoCache // the same by a source that is no cache
 
 	// By answers from after each look began:
 	addresses // every address in a network namespace
@@ -134,7 +135,8 @@ func (s *snapshot) aboutOne(d *declaration, r *candidate) (q silence) {
 	if d.asOf < r.seen {
 		return q
 	}
-	q.add(q.has(names) && d.cache == nil, namesNow)
+	q.add(q.has(names), namesNow)
+	q.add(q.has(names) && d.cache == nil, byNoCache)
 	if d.fresh {
 		q.add(d.SeesAddresses, addresses)
 		q.add(podsource.Covers(d.SeesADDs, r.Network), adds)

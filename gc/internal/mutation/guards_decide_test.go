@@ -5,7 +5,7 @@ package mutation
 // Declarations of answers.
 var evidenceGuards = []guard{
 	{"R4", "72", "a declaration counts only if it is in every look", "TestCases/72-two-looks", "gc/silence.go",
-		"			one &= q\n", "			one &= q | names | namesNow | addresses | adds | atOnce | cached | knows\n"},
+		"			one &= q\n", "			one &= q | names | namesNow | byNoCache | addresses | adds | atOnce | cached | knows\n"},
 	{"R4", "72", "... by the same source", "TestU2Looks", "gc/silence.go",
 		"			one &= q\n", "			if one &= q; len(s.evidence) > 1 {\n				one |= s.aboutOne(&s.evidence[1][0], r) & q\n			}\n			all |= q & (adds | atOnce | knows | names)\n"},
 	{"R4", "72", "... which answers in each", "TestCases/39-stuck-pod", "gc/silence.go",
@@ -26,7 +26,7 @@ var evidenceGuards = []guard{
 	{"R4", "70", "an unproven entry keeps what it names", "TestCases/70-unproven-entry", "gc/decide.go",
 		"if pod := s.pods.unproven[r.ContainerID]; pod != nil {", "if pod := s.pods.unproven[r.ContainerID]; false {"},
 	{"R4", "70 119", "... and no cache ends that claim", "TestCases/70-unproven-entry", "gc/silence.go",
-		"q.has(names) && d.cache == nil, namesNow", "q.has(names), namesNow"},
+		"q.has(names) && d.cache == nil, byNoCache", "q.has(names), byNoCache"},
 	{"R4", "70", "... and claims nothing else", "TestCases/70-unproven-entry", "gc/pods.go",
 		" || p.Unproven && len(p.ContainerIDs) > 0 {", " {"},
 	{"R4", "115", "... and ends if it is from before the boot", "TestCases/70-unproven-entry", "gc/pods.go",
