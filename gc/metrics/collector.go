@@ -124,7 +124,7 @@ func (c *Collector) OnReport(report gc.Report, err error) {
 		if s.Error != "" {
 			failed = 1
 		}
-		c.sourceSeconds.WithLabelValues(label(s.Name)).Add(s.Took.Seconds())
+		c.sourceSeconds.WithLabelValues(label(s.Name)).Add(max(0, s.Took.Seconds()))
 		c.sourceAnswers.WithLabelValues(label(s.Name)).Add(1 - failed)
 		c.sourceFailures.WithLabelValues(label(s.Name)).Add(failed)
 	}
