@@ -34,7 +34,7 @@ var (
 type Outcome string
 
 const (
-	// NotTried: Release ended before this reservation, which still exists.
+	// NotTried: Release ended before this reservation, and left it as it is.
 	NotTried Outcome = "not-tried"
 	// Released: the file was removed.
 	Released Outcome = "released"
