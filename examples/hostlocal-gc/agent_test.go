@@ -68,6 +68,7 @@ func TestAgentStatus(t *testing.T) {
 		{"all networks, and nobody who would see another runtime's containers", "--source file:a --network *", statusUsage,
 			"needs --source netns"},
 		{"less than what a start may take", "--network a --source file:a --starting-for -5m", statusUsage, "--starting-for is -5m"},
+		{"... with the sources of a node", "--network a --source kubelet --starting-for -5m", statusUsage, "--starting-for is -5m"},
 		{"an interval like a spin", "--network a --source file:a --interval 1ms", statusUsage, "--interval is 1ms"},
 		{"no time to start", "--network a --source file:a --startup-timeout -1s", statusUsage, "--startup-timeout is -1s"},
 		{"no port", "--network a --source file:a --listen localhost", statusError, "--listen says where"},

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -162,6 +163,10 @@ func TestLockHolder(t *testing.T) {
 		holds, waited := strings.HasPrefix(p.Locks["long"], fmt.Sprintf("process %d (", os.Getpid())), time.Since(start)
 		if !holds || len(p.Locks) != 1 || waited != lockedFor {
 			t.Errorf("after %v %q, want that this process holds the lock in long", waited, p.Locks)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		if cancel(); watchLocks(ended, &p) == nil {
+			t.Error("a wait that was cut off is no error")
 		}
 	})
 }

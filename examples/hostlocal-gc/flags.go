@@ -137,9 +137,9 @@ func (a *app) env() (env source.Env, _ error) {
 	if f.format != formatTable && f.format != formatJSON {
 		return env, usagef("there is no output format %q: give table or json", f.format)
 	}
-	opts, _ := a.options().WithDefaults() // an error is that of the pass, too
+	opts, _ := a.options().WithDefaults() // an error is that of the pass, too, which names the flag
 	env = source.Env{Kubeconfig: f.kubeconfig, Stdin: a.stdin}
-	env.Name, env.Logger, env.AllowEmpty, env.LongestADD = f.node, a.log, f.allowEmpty, opts.StartingFor
+	env.Name, env.Logger, env.AllowEmpty, env.LongestADD = f.node, a.log, f.allowEmpty, max(opts.StartingFor, 0)
 	for _, text := range f.require {
 		namespace, name, ok := strings.Cut(text, "/")
 		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {

@@ -133,7 +133,7 @@ func (a *app) nextCheck(r *gc.Report, released bool) string {
 		}
 	}
 	if noted := released && a.flags.memoryFile() != "" && r.Memory == ""; waits == 0 && seen > 0 && !noted {
-		return fmt.Sprintf(" The wait of %s begins with a release that can note them in --memory.", term.Count(seen, "reservation"))
+		return fmt.Sprintf(" The wait of %s begins with a release, unless it has --memory none.", term.Count(seen, "reservation"))
 	}
 	oldest := gc.SourceReport{AsOf: r.Started}
 	for _, s := range r.Sources {

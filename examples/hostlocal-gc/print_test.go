@@ -54,7 +54,7 @@ func TestNextCheck(t *testing.T) {
 			" A second pass is worthwhile in 7m."},
 		{"the oldest counts", gc.TooYoung, []gc.SourceReport{source("file", time.Hour), source("checkpoint", 2*time.Hour), source("file", 0)},
 			" Ages are taken at the date of checkpoint (2h ago): make it again before a second pass."},
-		{"no memory", gc.UntrustedTimestamp, nil, " The wait of 1 reservation begins with a release that can note them in --memory."},
+		{"no memory", gc.UntrustedTimestamp, nil, " The wait of 1 reservation begins with a release, unless it has --memory none."},
 	} {
 		r := &gc.Report{Started: now, NextCheck: now.Add(7 * time.Minute), Sources: row.sources,
 			Reservations: []gc.Entry{{Reservation: &hostlocal.Reservation{}, Reason: row.why}}}
