@@ -218,7 +218,8 @@ func checked(s Source, check func(*Answer) error) Source {
 		switch {
 		case err != nil:
 		case slices.ContainsFunc(a.Parts, func(p Answer) bool { return !p.Supplementary }): // also of a union in a Fallback (hazard 85)
-			a, err = Answer{}, fmt.Errorf("Require and AllowEmpty go around the member of a union that they are for, not around the union: %w", ErrPermanent)
+			a, err = Answer{}, fmt.Errorf("Require and AllowEmpty go around the member of a union that they are for, "+
+				"not around the union: %w", ErrPermanent)
 		default:
 			err = check(&a)
 		}

@@ -113,7 +113,8 @@ func TestMisuse(t *testing.T) {
 		{"nil as a choice", Fallback(failing(ErrNotHere), nil), Answer{}, ErrPermanent, "nil"},
 		{"no member", Union(), Answer{}, ErrPermanent, "pod source 1: there is none"},
 		{"a nested union without a member", Union(a, Union()), Answer{}, ErrPermanent, "pod source 2: there is none"},
-		{"around a union", Union(Require(Union(a), agent)), Answer{Parts: []Answer{{Source: "source 1", Err: ErrPermanent}}}, ErrPermanent, "go around the member"},
+		{"around a union", Union(Require(Union(a), agent)), Answer{Parts: []Answer{{Source: "source 1", Err: ErrPermanent}}}, ErrPermanent,
+			"go around the member"},
 		{"... that is nested", Union(a, AllowEmpty(Union(a))), Answer{}, ErrPermanent, "go around the member"},
 		{"no name", Require(a, types.NamespacedName{}), Answer{}, ErrPermanent, "no name"},
 	})

@@ -32,7 +32,9 @@ func made() *Collector {
 	report := reportOf()
 	report.Networks, report.Missing = append(report.Networks, "spare"), []string{"spare"}
 	report.LockHeld, report.LongestHold = 9*time.Millisecond, 2*time.Millisecond
-	report.Sources = []gc.SourceReport{{Name: "cri", Took: 50 * time.Millisecond}, {Name: "kubelet", Took: 200 * time.Millisecond}, {Name: "set back", Took: -1}}
+	report.Sources = []gc.SourceReport{
+		{Name: "cri", Took: 50 * time.Millisecond}, {Name: "kubelet", Took: 200 * time.Millisecond}, {Name: "set back", Took: -1},
+	}
 	for reason := gc.Reason(1); reason.String() != ""; reason++ {
 		report.Reservations = append(report.Reservations, entry(reason, time.Duration(reason)*time.Minute))
 	}
