@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -164,6 +165,7 @@ func rankOf(s Source) Rank {
 // must not be replaced by one that knows less. In a [Union] they count as one source, with
 // the lower of their ranks.
 func Fallback(first, then Source) Source {
+	names := slices.DeleteFunc([]string{nameOf(first), nameOf(then)}, func(name string) bool { return name == "" })
 	return wrapper{func(ctx context.Context) (Answer, error) {
 		a, notHere := ask(ctx, first)
 		if !errors.Is(notHere, ErrNotHere) {
@@ -174,7 +176,7 @@ func Fallback(first, then Source) Source {
 			err = fmt.Errorf("%w (asked because: %s)", err, notHere.Error())
 		}
 		return a, err
-	}, min(rankOf(first), rankOf(then)), cmp.Or(nameOf(first), nameOf(then))}
+	}, min(rankOf(first), rankOf(then)), strings.Join(names, " or ")}
 }
 
 // Require returns s with a check that the given pod is in its list and has not finished.

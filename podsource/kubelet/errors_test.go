@@ -44,7 +44,8 @@ func TestExplainDial(t *testing.T) {
 
 // TestNew: an empty path is the default, and a relative one an error.
 func TestNew(t *testing.T) {
-	for socket, want := range map[string]string{"": DefaultSocket, "/s": "/s", "pods-api.sock": "", "unix:///pods-api.sock": ""} {
+	for socket, want := range map[string]string{"": DefaultSocket, "/s": "/s", "pods-api.sock": "", "unix:///pods-api.sock": "",
+		"/" + strings.Repeat("s", 106): "/" + strings.Repeat("s", 106), "/" + strings.Repeat("s", 107): ""} {
 		got, err := New(socket)
 		if want == "" {
 			if got != nil || err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q is not an absolute path", socket)) {

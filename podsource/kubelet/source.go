@@ -29,11 +29,12 @@ const maxAnswer = 256 << 20
 type Source struct{ socket string }
 
 // New returns a source for the kubelet at the given unix socket; "" is [DefaultSocket]. It does not
-// access the socket, which need not exist yet. It is an error if the path is not absolute.
+// access the socket, which need not exist yet. It is an error if the path is not absolute, or longer
+// than the 107 bytes that a unix socket may have (unix(7)).
 func New(socket string) (*Source, error) {
 	socket = cmp.Or(socket, DefaultSocket)
-	if !path.IsAbs(socket) {
-		return nil, fmt.Errorf("making a kubelet source: the socket %q is not an absolute path", socket)
+	if !path.IsAbs(socket) || len(socket) > 107 {
+		return nil, fmt.Errorf("making a kubelet source: the socket %q is not an absolute path of at most 107 bytes", socket)
 	}
 	return &Source{socket}, nil
 }
