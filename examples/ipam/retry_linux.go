@@ -8,9 +8,11 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -38,6 +40,12 @@ func run() int {
 	return add.Code
 }
 
+// files returns how many files the network's directory has.
+func (r *request) files() int {
+	entries, _ := os.ReadDir(filepath.Join(r.conf.dataDir, r.conf.network)) // none is as good as an error
+	return len(entries)
+}
+
 // retry repeats an ADD as long as its cause can be removed, and its time is not over. Once it
 // can't, a last try follows, since an address may be free by now. The last failure has the results
 // of the passes in its details.
@@ -56,8 +64,13 @@ func retry(add *front.ADD) {
 			break
 		}
 		var cause error
+		before := r.files()
 		if again, cause = r.removeCause(why, ip); cause != nil {
 			r.said = append(r.said, r.explain(cause))
+		}
+		// A last try that fails leaves nothing in the first range, but another last_reserved_ip of it in others.
+		if first := strings.Contains(errorMessage(add.Out), "for range 0:"); !again && !first && r.files() >= before {
+			break
 		}
 		if time.Since(r.began) > r.conf.timeout {
 			err = fmt.Errorf("the time of this ADD, %v, is over", r.conf.timeout)
