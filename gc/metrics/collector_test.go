@@ -190,8 +190,11 @@ func TestReports(t *testing.T) {
 			`oldest_kept_leak_age_seconds{network="podnet"} 3600`,
 		}, {
 			"if all passes were refused, the oldest kept leak is unknown",
-			[]pass{{reportOf(entry(gc.SourceFailed, 2*time.Hour)), errRefused}}, "oldest_kept_leak_age_seconds released_total",
-			`released_total{network="podnet"} 0`,
+			[]pass{{reportOf(entry(gc.SourceFailed, 2*time.Hour)), errRefused}}, "oldest_kept_leak_age_seconds released_total release_failures_total",
+			`
+			release_failures_total{network="podnet"} 0
+			released_total{network="podnet"} 0
+			`,
 		}, {
 			"the leak is released",
 			[]pass{{reportOf(entry(gc.NotTried, time.Hour)), nil}, {reportOf(entry(gc.ReleasedLeak, time.Hour)), nil}}, "oldest_kept_leak_age_seconds released_total",
@@ -249,8 +252,10 @@ func TestReports(t *testing.T) {
 			`,
 		}, {
 			"names that are not UTF-8 do not break a scrape",
-			[]pass{{gc.Report{Started: time.Unix(1600000000, 0), Networks: []string{"pod\xffnet"}, Sources: []gc.SourceReport{{Name: "\xff"}}}, nil}}, "released_total source_failures_total",
+			[]pass{{gc.Report{Started: started, Networks: []string{"pod\xffnet"}, Sources: []gc.SourceReport{{Name: "\xff"}}, Reservations: []gc.Entry{in("pod\xffnet", entry(gc.NotTried, time.Hour))}}, nil}},
+			"oldest_kept_leak_age_seconds released_total source_failures_total",
 			`
+			oldest_kept_leak_age_seconds{network="pod�net"} 3600
 			released_total{network="pod�net"} 0
 			source_failures_total{source="�"} 0
 			`,
