@@ -7,6 +7,7 @@ package gc
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -67,12 +68,14 @@ func TestHazard82DiskDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// A panic in an access to the disk, as of the context, is an error of the pass.
+// A panic in an access to the disk, as of the context, is an error of the pass, and so is the end of its goroutine.
 func TestHazard64PanicOfTheDisk(t *testing.T) {
-	r := newNode(t).reconciler(podsource.Static{other}, Options{})
-	r.disk = wrappedDisk{r.disk, func(func()) { panic("in the disk") }, directly}
-	if _, err := r.Reconcile(t.Context()); !strings.Contains(text(err), "panicked: in the disk") {
-		t.Errorf("got error %v", err)
+	for want, do := range map[string]func(){"panicked: in the disk": func() { panic("in the disk") }, "ended early": runtime.Goexit} {
+		r := newNode(t).reconciler(podsource.Static{other}, Options{})
+		r.disk = wrappedDisk{r.disk, func(func()) { do() }, directly}
+		if _, err := r.Reconcile(t.Context()); !strings.Contains(text(err), want) {
+			t.Errorf("got error %v, want %q", err, want)
+		}
 	}
 }
 

@@ -268,9 +268,10 @@ func TestMemoryIsWrittenWhileItIsRead(t *testing.T) {
 	n.check(n.reconcile(second), map[string]Verdict{"10.0.0.2": Young})
 }
 
-// A step is in the memory before the sources are asked: the process may end meanwhile.
+// A step is in the memory before the sources are asked: the process may end meanwhile. A writing that failed is
+// tried again at the next reading of the clocks.
 func TestStepIsWrittenAtOnce(t *testing.T) {
-	for _, restarts := range []bool{false, true} {
+	for _, how := range []string{"by this process", "by another", "after a failure"} {
 		n := newNode(t)
 		n.reserve("10.0.0.2", "other", old)
 		var early, written bool
@@ -285,13 +286,17 @@ func TestStepIsWrittenAtOnce(t *testing.T) {
 		if early || r.clock.unsaved {
 			t.Error("without a step the memory is written before the sources are asked, or again")
 		}
-		if n.step = time.Hour; restarts {
+		if n.step = time.Hour; how == "by another" {
 			r = n.process(source)
 		} else {
 			must(t, os.Remove(n.memory)) // which else shows the step, too
 		}
+		if dir := n.memory + ".new"; how == "after a failure" {
+			must(t, os.Mkdir(dir, 0o700))
+			r.disk = wrappedDisk{r.disk, func(list func()) { must(t, os.Remove(dir)); list() }, directly}
+		}
 		if n.reconcile(r); !written || r.clock.unsaved {
-			t.Errorf("the process may be killed while the sources are asked, and the memory has no step (seen by another: %t), or again", restarts)
+			t.Errorf("the process may be killed while the sources are asked, and the memory has no step (seen %s), or again", how)
 		}
 	}
 }
