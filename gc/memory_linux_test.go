@@ -301,6 +301,19 @@ func TestStepIsWrittenAtOnce(t *testing.T) {
 	}
 }
 
+// A memory that is damaged is replaced because of a step before the pass reads it, and the report says so.
+func TestStepReplacesADamagedMemory(t *testing.T) {
+	n := newNode(t)
+	n.reserve("10.0.0.2", "other", old)
+	r := n.process(podsource.Static{other})
+	n.reconcile(r)
+	n.step = time.Hour
+	must(t, os.WriteFile(n.memory, []byte(memoryVersion), 0o600))
+	if report := n.reconcile(r); strings.Count(report.Memory, "it is damaged") != 1 {
+		t.Errorf("the report says %q", report.Memory)
+	}
+}
+
 // A step that only a pass saw which could not list reservations is in the memory: an ADD that began
 // before the step was undone is not taken for an old one.
 func TestStepSeenByAFailedPass(t *testing.T) {
