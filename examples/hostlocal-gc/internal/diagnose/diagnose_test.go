@@ -12,6 +12,7 @@ import (
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/cniconf"
 	"github.com/hostlocal-gc/hostlocal-gc/hostlocal/iprange"
+	"github.com/hostlocal-gc/hostlocal-gc/podsource/node"
 )
 
 // The findings for what was read, gravest first. The situations of a whole node are in the command's
@@ -127,12 +128,37 @@ func TestFindings(t *testing.T) {
 	if got := Findings([]*Place{&other}); len(got) != 1 || got[0].Run != "hostlocal-gc plan --network podnet" {
 		t.Errorf("leaks in a network that is not named: %+v", got)
 	}
-	for note, run := range map[string]string{"": "hostlocal-gc release --network podnet --min-age=1s", "not all": ""} {
-		fresh := Place{Command: command, Confs: small, Report: with(held(gc.TooYoung, gc.TooYoung), func(r *gc.Report) {
-			r.Sources = []gc.SourceReport{{Name: "netns"}, {Name: "cnicache", Note: note}}
-		})}
-		if got := Findings([]*Place{&fresh}); len(got) != 1 || got[0].Run != run {
-			t.Errorf("full of fresh leaks, with the note %q: %+v, want the command %q", note, got, run)
+	kernel, cached, runtime := gc.SourceReport{Name: "netns"}, gc.SourceReport{Name: "cnicache"}, gc.SourceReport{Name: "cri", Note: "not all"}
+	noted := func(s gc.SourceReport) gc.SourceReport { s.Note = "not all"; return s }
+	failed := func(s gc.SourceReport) gc.SourceReport { s.Error = "away"; return s }
+	leftOut := func(s gc.SourceReport) gc.SourceReport { s.Note = node.LeftOut + "away"; return s }
+	for _, row := range []struct {
+		sources         []gc.SourceReport
+		release, repair bool // whether that is told to run
+	}{
+		{[]gc.SourceReport{kernel, cached, runtime}, true, true},
+		{[]gc.SourceReport{kernel, noted(cached)}, false, true},
+		{[]gc.SourceReport{noted(kernel), cached}, false, true},
+		{[]gc.SourceReport{kernel, failed(cached)}, false, false},
+		{[]gc.SourceReport{failed(kernel), cached}, false, false},
+		{[]gc.SourceReport{kernel, leftOut(cached)}, false, false},
+		{[]gc.SourceReport{leftOut(kernel), cached}, false, false},
+	} {
+		fresh := Place{Command: command, Confs: small, Report: with(held(gc.TooYoung, gc.TooYoung), func(r *gc.Report) { r.Sources = row.sources })}
+		want := map[bool]string{true: "hostlocal-gc release --network podnet --min-age=1s"}[row.release]
+		if got := Findings([]*Place{&fresh}); len(got) != 1 || got[0].Run != want {
+			t.Errorf("full of fresh leaks, with the sources %v: %+v, want the command %q", row.sources, got, want)
+		}
+		lostHere := Place{Command: command, Report: with(held(), func(r *gc.Report) { r.Sources, r.Unreserved = row.sources, lost("10.1.0.2", "web") })}
+		want = map[bool]string{true: "hostlocal-gc repair"}[row.repair]
+		if got := Findings([]*Place{&lostHere}); len(got) != 1 || got[0].Run != want {
+			t.Errorf("not reserved, with the sources %v: %+v, want the command %q", row.sources, got, want)
+		}
+	}
+	for _, given := range []func(string) string{nil, func(string) string { return "hostlocal-gc release --min-age=2m" }} { // the agent has none
+		fresh := Place{Command: given, Confs: small, Report: with(held(gc.TooYoung, gc.TooYoung), func(r *gc.Report) { r.Sources = []gc.SourceReport{kernel, cached} })}
+		if got := Findings([]*Place{&fresh}); len(got) != 1 || got[0].Run != "" || !strings.Contains(got[0].Do, "once it is old enough") {
+			t.Errorf("full of fresh leaks, without a command or with an age: %+v", got)
 		}
 	}
 	free := Place{Confs: small, Report: with(held(), func(r *gc.Report) { r.Unreserved = lost("10.1.0.2", "web") })}
