@@ -161,6 +161,15 @@ func TestFindings(t *testing.T) {
 			t.Errorf("full of fresh leaks, without a command or with an age: %+v", got)
 		}
 	}
+	for says, sources := range map[string][]gc.SourceReport{
+		"The CNI cache does not count here":    {kernel, cached},
+		"No source that counts speaks of this": {kernel, failed(cached)},
+	} {
+		unknown := Place{Confs: small, Report: with(held(gc.NoSourceForNetwork, gc.NoSourceForNetwork), func(r *gc.Report) { r.Sources = sources })}
+		if got := Findings([]*Place{&unknown}); len(got) == 0 || !strings.Contains(got[0].Do, says) {
+			t.Errorf("full of owners of which nobody speaks: %+v, want %q", got, says)
+		}
+	}
 	free := Place{Confs: small, Report: with(held(), func(r *gc.Report) { r.Unreserved = lost("10.1.0.2", "web") })}
 	elsewhere := Place{Confs: small, Report: gc.Report{Reservations: held(gc.ContainerLive).Reservations}}
 	if got := Findings([]*Place{&free, &elsewhere}); len(got) != 1 || got[0].Word != OK {
