@@ -3,7 +3,6 @@
 package gc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -258,7 +257,7 @@ func (r *Reconciler) release(ctx context.Context, s *snapshot, decisions []decis
 		if d.reason = outcomes[outcome]; d.reason == ReleasedLeak && res.Owner == hostlocal.Empty {
 			d.reason = ReleasedEmpty
 		}
-		res.Err = cmp.Or(done.Errs[i], res.Err)
+		res.Err = done.Errs[i]
 		next++
 	}
 	return err
