@@ -7,6 +7,7 @@ package gc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -45,7 +46,7 @@ func TestHazard82DiskDoesNotAnswer(t *testing.T) {
 				pass = func(ctx context.Context) (Report, error) { return r.AtStartup(ctx) }
 			}
 			report, err := pass(t.Context())
-			says := strings.Contains(text(err), "file system did not answer within 16s")
+			says := strings.Contains(fmt.Sprint(err), "file system did not answer within 16s")
 			if took := time.Since(begun); !says || took != 15*time.Second+returnTime {
 				t.Errorf("after %v: %v", took, err)
 			}
@@ -54,7 +55,7 @@ func TestHazard82DiskDoesNotAnswer(t *testing.T) {
 			}
 			for range 10 {
 				_, err := r.Reconcile(t.Context())
-				if !strings.Contains(text(err), "has not answered since "+begun.Format(time.RFC3339)) {
+				if !strings.Contains(fmt.Sprint(err), "has not answered since "+begun.Format(time.RFC3339)) {
 					t.Errorf("a later pass: %v", err)
 				}
 			}
@@ -73,7 +74,7 @@ func TestHazard64PanicOfTheDisk(t *testing.T) {
 	for want, do := range map[string]func(){"panicked: in the disk": func() { panic("in the disk") }, "ended early": runtime.Goexit} {
 		r := newNode(t).reconciler(podsource.Static{other}, Options{})
 		r.disk = wrappedDisk{r.disk, func(func()) { do() }, directly}
-		if _, err := r.Reconcile(t.Context()); !strings.Contains(text(err), want) {
+		if _, err := r.Reconcile(t.Context()); !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("got error %v, want %q", err, want)
 		}
 	}

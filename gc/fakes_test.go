@@ -175,11 +175,3 @@ func (l *logs) with(msg, key string) (n int) {
 	}
 	return n
 }
-
-// text returns the text of an error, or nothing for nil.
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}

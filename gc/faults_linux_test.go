@@ -172,7 +172,7 @@ func faultyPass(t *testing.T, dir string) {
 		Err    string
 		Errs   int
 		Report Report
-	}{text(err), errs, report})
+	}{fmt.Sprint(err), errs, report})
 	must(t, err)
 	fmt.Printf("REPORT %s\n", line)
 	if isLocked(filepath.Join(dir, network1, "lock")) {

@@ -7,6 +7,7 @@ package gc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -304,7 +305,7 @@ func TestHazard64PanicInAPass(t *testing.T) {
 		}}
 		r := n.reconciler(podsource.Static{other}, Options{})
 		report, err := r.Reconcile(callback)
-		if !strings.Contains(text(err), "panicked: in the context") || report.Networks != nil {
+		if !strings.Contains(fmt.Sprint(err), "panicked: in the context") || report.Networks != nil {
 			t.Errorf("got error %v and %v, want the panic before the report has networks", err, report.Networks)
 		}
 		if _, err := r.Reconcile(t.Context()); err != nil {
@@ -312,7 +313,7 @@ func TestHazard64PanicInAPass(t *testing.T) {
 		}
 		r = n.reconciler(podsource.Static{}, Options{OnReport: func(Report, error) { panic("no") }})
 		for range 2 { // the next pass is not blocked
-			if _, err := r.Reconcile(t.Context()); !strings.Contains(text(err), "panicked: no") || !errors.Is(err, ErrRefused) {
+			if _, err := r.Reconcile(t.Context()); !strings.Contains(fmt.Sprint(err), "panicked: no") || !errors.Is(err, ErrRefused) {
 				t.Errorf("got error %v, want the panic beside the error of the pass", err)
 			}
 		}

@@ -61,7 +61,7 @@ func TestPassesDoNotOverlap(t *testing.T) {
 		got := make(map[string]int)
 		for range 3 {
 			err := <-errs
-			got[fmt.Sprintf("waited for another pass: %t, refused: %t, the context ended: %t", strings.Contains(text(err), "another pass"),
+			got[fmt.Sprintf("waited for another pass: %t, refused: %t, the context ended: %t", strings.Contains(fmt.Sprint(err), "another pass"),
 				errors.Is(err, ErrRefused), errors.Is(err, context.DeadlineExceeded))]++
 		}
 		time.Sleep(time.Minute) // until the calls of the source return
@@ -113,7 +113,7 @@ func TestBadDirectory(t *testing.T) {
 	must(t, os.Symlink(t.TempDir(), filepath.Join(n.dataDir, "second")))
 	source := inTurn(plain(other))
 	report, err := n.reconciler(source, Options{}).Reconcile(t.Context())
-	if s := text(err); !strings.Contains(s, "listing reservations in ") || !strings.Contains(s, "second") || errors.Is(err, ErrRefused) {
+	if s := fmt.Sprint(err); !strings.Contains(s, "listing reservations in ") || !strings.Contains(s, "second") || errors.Is(err, ErrRefused) {
 		t.Errorf("got error %v, want one of the listing, about the other network", err)
 	}
 	if len(source.times()) != 0 || len(report.Reservations) != 0 || !n.exists("10.0.0.2") {
@@ -180,7 +180,7 @@ func TestHazard44ConstructorRefuses(t *testing.T) {
 		{"an empty prefix", store, some, source, Options{AllowForeign: []string{"default-", ""}}, "AllowForeign"},
 	} {
 		r, err := New(c.store, c.networks, c.source, c.opts)
-		if valid := c.want == ""; (err == nil) != valid || (r != nil) != valid || !strings.Contains(text(err), c.want) {
+		if valid := c.want == ""; (err == nil) != valid || (r != nil) != valid || !strings.Contains(fmt.Sprint(err), c.want) {
 			t.Errorf("%s: got error %v, want one that says %q", c.reason, err, c.want)
 		}
 	}

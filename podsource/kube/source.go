@@ -104,14 +104,11 @@ func (s *Source) String() string { return "kube" }
 // that has an address, or an annotation, that can't be read.
 func (s *Source) Pods(ctx context.Context) (podsource.Answer, error) {
 	a, err := s.ask(ctx)
-	switch {
-	case err == nil:
-		a.Source, a.Networks, a.Note = s.String(), []string{podsource.EveryNetwork}, kubepod.Note(a.Pods)
-		return a, nil
-	case ctx.Err() != nil:
-		err = fmt.Errorf("%w: %w", ctx.Err(), err) // some errors of clients do not wrap it
+	if err != nil {
+		return podsource.Answer{Source: s.String()}, fmt.Errorf("node %s: %w", s.nodeName, err)
 	}
-	return podsource.Answer{Source: s.String()}, fmt.Errorf("node %s: %w", s.nodeName, err)
+	a.Source, a.Networks, a.Note = s.String(), []string{podsource.EveryNetwork}, kubepod.Note(a.Pods)
+	return a, nil
 }
 
 func (s *Source) ask(ctx context.Context) (podsource.Answer, error) {

@@ -296,16 +296,6 @@ func TestContext(t *testing.T) {
 	}
 }
 
-// TestErrorOfAnEndedContext: the error of a client that does not wrap that of the context.
-func TestErrorOfAnEndedContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	down := errors.New("the server is down")
-	pods, err := must(New(newAPIServer(t).client(t), "here", Options{BootID: func() (string, error) { cancel(); return "", down }})).Pods(ctx)
-	if !nameOnly(pods) || !errors.Is(err, context.Canceled) || !errors.Is(err, down) {
-		t.Errorf("got %v, %v, want %v and %v", pods, err, context.Canceled, down)
-	}
-}
-
 // TestArguments: the error of each constructor names all wrong arguments.
 func TestArguments(t *testing.T) {
 	client, informer := newAPIServer(t).client(t), &fakeInformer{Store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
