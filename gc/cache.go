@@ -5,7 +5,6 @@ package gc
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -35,7 +34,7 @@ type cache struct {
 func (s *snapshot) checkCache(of *podsource.Answer, look []podsource.Answer) *cache {
 	c := &cache{
 		passed: make(map[string]bool), doubted: make(map[string]*candidate),
-		entries: make(map[attachment]bool, 2*len(of.Cache.Entries)), since: maps.Clone(of.Cache.Since),
+		entries: make(map[attachment]bool, 2*len(of.Cache.Entries)), since: make(map[string]time.Time),
 	}
 	seen, inFlight, listed, seesAddresses := make(map[netip.Addr]bool), make(map[string]bool), make(map[string]bool), false
 	for _, a := range look {
@@ -66,6 +65,7 @@ func (s *snapshot) checkCache(of *podsource.Answer, look []podsource.Answer) *ca
 		}
 	}
 	for _, network := range s.dirs {
+		c.since[network] = of.Cache.Since[network]
 		seesADDs := slices.ContainsFunc(look, func(a podsource.Answer) bool { return podsource.Covers(a.SeesADDs, network) })
 		has, reserved := some[network]
 		why, lack := "", c.doubted[network]

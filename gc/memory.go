@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -117,7 +116,11 @@ func (c *clock) save(m memory, dir string, now reading) {
 	if !c.listed {
 		return // the memory may have files that only another process has seen
 	}
-	maps.DeleteFunc(m, func(name string, _ time.Duration) bool { return strings.HasPrefix(name, dir) })
+	for name := range m {
+		if strings.HasPrefix(name, dir) {
+			delete(m, name)
+		}
+	}
 	for _, f := range c.files {
 		m[dir+fileOf(f.Reservation).String()] = f.seen
 	}

@@ -4,7 +4,6 @@ package gc
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -222,7 +221,12 @@ func (l *livePods) compareClaims(reservations []candidate) (dups, unreserved []C
 			reserved[ip] = true
 		}
 	}
-	for _, ip := range slices.SortedFunc(maps.Keys(l.claims), netip.Addr.Compare) {
+	ips := make([]netip.Addr, 0, len(l.claims))
+	for ip := range l.claims {
+		ips = append(ips, ip)
+	}
+	slices.SortFunc(ips, netip.Addr.Compare)
+	for _, ip := range ips {
 		claimants := slices.DeleteFunc(slices.Clone(l.claims[ip]), func(p *livePod) bool { return p.HostNetwork })
 		if len(claimants) == 0 {
 			continue

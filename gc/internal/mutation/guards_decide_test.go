@@ -141,7 +141,7 @@ var decideGuards = []guard{
 	{"R5", "", "addresses that were listed before the look began count for no younger age", "TestCases/72-two-looks", "gc/silence.go",
 		"		q.add(d.SeesAddresses, addresses)\n", "		q.add(d.SeesAddresses, addresses)\n\t}\n\tq.add(d.SeesAddresses, addresses)\n\tif d.fresh {\n"},
 	{"R5", "64", "the cache of one look is not that of another", "TestCases/64-memory-is-used-again", "gc/cache.go",
-		"maps.Clone(of.Cache.Since)", "of.Cache.Since, notes: slices.Collect(maps.Keys(map[string]bool{}))"},
+		"		c.since[network] = of.Cache.Since[network]\n", "		c.since = of.Cache.Since\n"},
 	{"R5", "80", "... whose entry is proven, if it is a cache", "TestCases/70-cache", "gc/silence.go",
 		"q.has(recorded) || proven, knows", "true || proven, knows"},
 	{"R3", "84", "the claimant of a damaged file may have more containers", "TestCases/04-starting-pods", "gc/pods.go",

@@ -105,7 +105,7 @@ var passGuards = []guard{
 	{"R13", "", "a stopped process that has the memory's lock stops no other", "TestMemoryIsLockedByAStoppedProcess", "gc/memory_linux.go",
 		"syscall.LOCK_EX|syscall.LOCK_NB", "syscall.LOCK_EX"},
 	{"R5", "81", "several data directories share a memory", "TestMemoryOfTwoDirectoriesKeepsSights", "gc/memory.go",
-		"strings.HasPrefix(name, dir) })", "strings.Contains(name, \":\") })"},
+		"		if strings.HasPrefix(name, dir) {\n", "		if strings.Contains(name, \":\") {\n"},
 	{"R5", "81", "a process without a cache keeps the sights of entries", "TestCases/81-memory", "gc/clock.go",
 		"listed || !c.lists[id.unproven()]", "listed || !c.lists[false]"},
 	{"R13", "", "a memory that hangs costs only the memory", "TestMemoryDoesNotAnswer", "gc/memory.go",
