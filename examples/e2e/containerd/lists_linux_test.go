@@ -220,7 +220,7 @@ func TestHazard90OneStatus(t *testing.T) {
 			victim := n.run("victim")
 			n.leak(victim)
 			hung, note := n.entry(stuck.id)
-			if known := "1 of 2 sandboxes are known: " + stuck.id; !hung.MoreIPs || !strings.Contains(note, known) || !strings.Contains(note, says) {
+			if known := "1 of 2 sandboxes are known, one is " + stuck.id; !hung.MoreIPs || !strings.Contains(note, known) || !strings.Contains(note, says) {
 				t.Errorf("%s: its entry is %+v, the note %q", reason, hung, note)
 			}
 			other, _ := n.entry(live.id)
